@@ -1,0 +1,335 @@
+"""From one stage's recipe to a Run: the only file beside `train.py` that sees every room.
+
+Everything that can be refused without weights is refused in `recipe/`; what needs a tokenizer or a device is refused
+here, before the first optimizer step.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from codriver.allocation import Share, allocate
+from codriver.episode import Episode, Int, Prompt
+from codriver.errors import InputError
+from codriver.evaluate import EvaluationSet, Evaluator
+from codriver.learn.checkpoint import Checkpoint
+from codriver.learn.learner import AdamSettings, Learner
+from codriver.learn.objective import Term, distill_sampled_term, outcome_term, reference_term, supervised_term
+from codriver.learn.schedule import learning_rate
+from codriver.models.load import Policy, load_policy
+from codriver.models.logprob_head import require_known_head
+from codriver.models.render import decode_completion, render
+from codriver.observe.metrics import Metrics
+from codriver.observe.run_folder import RunFolder
+from codriver.observing import Observer, Progress, Publisher, Timer
+from codriver.recipe.schema import Recipe, TaskShare
+from codriver.rollout.play import Draw, play, written_episode
+from codriver.rollout.protocol import Engine, Sampling
+from codriver.rollout.torch_engine import TorchEngine
+from codriver.run import Run
+from codriver.scoring import Scorer
+from codriver.tasks.mix import Part, Verifier, draw_prompts
+from codriver.tasks.registry import make_task
+from codriver.teacher_pool import make_reference, make_teachers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assembled:
+    """A run ready to go, and what its end needs."""
+
+    run: Run
+    policy: Policy
+    observer: Observer
+
+
+def assemble(
+    recipe: Recipe,
+    *,
+    folder: RunFolder,
+    stages: Mapping[str, Path],
+    checkpoint: Checkpoint | None = None,
+    progress: Progress,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> Assembled:
+    """Load the student (or its checkpoint), the teachers a signal asks, the tasks; wire the stages of the loop.
+
+    Args:
+        stages:     final weights of earlier stages, by name.
+        checkpoint: where to go on; None starts at step 0.
+    """
+    device = torch_device(recipe.student.device)
+    if recipe.threads:
+        torch.set_num_threads(recipe.threads)
+    policy = load_student(recipe, stages=stages, device=device, checkpoint=checkpoint)
+    parts = [make_part(recipe, share) for share in recipe.tasks]
+    sampling = make_sampling(recipe, policy)
+    engine = make_engine(recipe, policy)
+    timer = Timer()
+    learner = make_learner(recipe, policy, folder)
+    if checkpoint is not None:
+        learner.load_state_dict(checkpoint.state()["learner"])
+    next_step = checkpoint.next_step if checkpoint else 0
+    engine.publish(next_step)
+    observer = Observer(
+        folder=folder,
+        evaluator=make_evaluator(recipe, policy, engine, parts, sampling),
+        evaluate_every=recipe.evaluate.every,
+        evaluate_prompts=recipe.evaluate.prompts,
+        final_prompts=recipe.evaluate.final_prompts or recipe.evaluate.prompts,
+        records_every=recipe.records.every,
+        records_max_episodes=recipe.records.max_episodes,
+        num_steps=recipe.steps,
+        timer=timer,
+        progress=progress,
+    )
+    publisher = Publisher(
+        engine=engine,
+        folder=folder,
+        policy=policy,
+        state=lambda: {"learner": learner.state_dict()},
+        every=recipe.checkpoint.every,
+        keep=recipe.checkpoint.keep,
+        num_steps=recipe.steps,
+        timer=timer,
+        interrupted=interrupted,
+    )
+    verifier = Verifier(
+        tasks={part.name: part.task for part in parts}.__getitem__, max_invalid_frac=recipe.rollout.max_invalid_frac
+    )
+    scorer = make_scorer(recipe, policy, parts, stages, device)
+    shares = signal_shares(recipe)
+    run = Run(
+        next_step=next_step,
+        num_steps=recipe.steps,
+        collect=timer.wrap("rollout", make_collect(recipe, policy, engine, parts, sampling)),
+        verify=timer.wrap("verify", verifier.verify),
+        score=timer.wrap("teacher", scorer.score),
+        allocate=timer.wrap("allocate", lambda scored: allocate(scored, shares)),
+        learn=timer.wrap("learn", learner.learn),
+        observe=observer.observe,
+        publish=publisher.publish,
+    )
+    return Assembled(run=run, policy=policy, observer=observer)
+
+
+def torch_device(name: str) -> str:
+    """The device to use. Raises InputError: a GPU is asked for and there is none."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise InputError(f"student.device: got {name!r}, but torch sees no GPU; write auto or cpu")
+    return name
+
+
+def load_student(
+    recipe: Recipe, *, stages: Mapping[str, Path], device: str, checkpoint: Checkpoint | None = None
+) -> Policy:
+    student = recipe.student
+    name = student.model if checkpoint is None or student.lora else str(checkpoint.model_folder)
+    policy = load_policy(name, stages=stages, dtype=student.dtype, device=device, seed=recipe.seed)
+    if student.lora is not None:
+        from codriver.models.lora import add_lora, load_adapter
+
+        model = add_lora(policy.model, rank=student.lora.rank, alpha=student.lora.alpha, seed=recipe.seed)
+        if checkpoint is not None:
+            load_adapter(model, checkpoint.model_folder)
+        policy = replace(policy, model=model)
+    require_known_head(policy.model, vocab_size=policy.vocab_size, name=student.model)
+    return policy
+
+
+def make_part(recipe: Recipe, share: TaskShare) -> Part:
+    return Part(
+        name=share.label,
+        task=make_task(share.task, share.options),
+        share=share.share,
+        teacher=recipe.teacher_of(share) if recipe.needs_teacher else "",
+    )
+
+
+def make_sampling(recipe: Recipe, policy: Policy) -> Sampling:
+    rollout = recipe.rollout
+    return Sampling(
+        max_tokens=rollout.max_completion_length,
+        temperature=rollout.temperature,
+        top_p=rollout.top_p,
+        top_k=rollout.top_k,
+        min_p=rollout.min_p,
+        stop_ids=policy.stop_ids,
+        stop_strings=rollout.stop_strings,
+    )
+
+
+def make_engine(recipe: Recipe, policy: Policy) -> Engine:
+    """The cache is as long as a prompt and a completion may be, never longer than the model's context."""
+    return TorchEngine(
+        policy.model,
+        vocab_size=policy.vocab_size,
+        max_slots=recipe.rollout.max_slots,
+        max_length=min(policy.context, recipe.rollout.max_prompt_length + recipe.rollout.max_completion_length),
+        decode=lambda ids: decode_completion(policy.tokenizer, np.asarray(ids, np.int64)),
+    )
+
+
+def make_evaluator(
+    recipe: Recipe, policy: Policy, engine: Engine, parts: Sequence[Part], sampling: Sampling
+) -> Evaluator:
+    sets = [EvaluationSet(name=part.name, task=part.task) for part in parts]
+    for name, share in recipe.evaluate.sets.items():
+        sets.append(EvaluationSet(name=name, task=make_task(share.task, share.options)))
+    temperature = recipe.evaluate.temperature
+    plain = replace(sampling, top_p=1.0, top_k=0, min_p=0.0) if temperature is not None else sampling
+    return Evaluator(
+        engine=engine,
+        sets=sets,
+        sampling=replace(plain, temperature=sampling.temperature if temperature is None else temperature),
+        render=lambda prompt: render(policy.tokenizer, prompt.messages),
+        decode=lambda ids, stop: decode_completion(policy.tokenizer, ids, stop_string=stop),
+        samples=recipe.evaluate.samples,
+        seed=recipe.seed,
+        max_invalid_frac=recipe.rollout.max_invalid_frac,
+    )
+
+
+def make_collect(
+    recipe: Recipe, policy: Policy, engine: Engine, parts: Sequence[Part], sampling: Sampling
+) -> Callable[[int], list[Episode]]:
+    """The student's rollouts for `train`; worked solutions for `sft` and `pretrain`."""
+
+    def render_prompt(prompt: Prompt) -> Int:
+        return render(policy.tokenizer, prompt.messages)
+
+    def rollouts(step: int) -> list[Episode]:
+        prompts = draw_prompts(parts, seed=recipe.seed, step=step, count=recipe.rollout.prompts_per_step)
+        draws = [
+            Draw(
+                prompt=prompt,
+                group=f"{step}/{number}",
+                samples=recipe.rollout.num_generations,
+                seed=int(np.random.SeedSequence([recipe.seed, step, number]).generate_state(1)[0]),
+            )
+            for number, prompt in enumerate(prompts)
+        ]
+        return play(
+            engine,
+            draws,
+            sampling=sampling,
+            render=render_prompt,
+            decode=lambda ids, stop: decode_completion(policy.tokenizer, ids, stop_string=stop),
+        )
+
+    def solutions(step: int) -> list[Episode]:
+        tasks = {part.name: part.task for part in parts}
+        prompts = draw_prompts(parts, seed=recipe.seed, step=step, count=recipe.supervised.batch_size)
+        return [
+            written_episode(
+                prompt,
+                f"{step}/{number}",
+                tasks[prompt.task].solution(prompt),
+                render=render_prompt,
+                render_whole=lambda p, answer: render(policy.tokenizer, p.messages, answer=answer),
+                stop_ids=policy.stop_ids,
+                whole_text=recipe.kind == "pretrain",
+                max_length=policy.context,
+            )
+            for number, prompt in enumerate(prompts)
+        ]
+
+    return rollouts if recipe.kind == "train" else solutions
+
+
+def make_scorer(
+    recipe: Recipe, policy: Policy, parts: Sequence[Part], stages: Mapping[str, Path], device: str
+) -> Scorer:
+    training, signals = recipe.kind == "train", recipe.signals
+    return Scorer(
+        outcome=training and signals.outcome.coef > 0,
+        scale=signals.outcome.scale,
+        baseline=signals.outcome.baseline,
+        teachers=make_teachers(recipe, policy, parts, stages=stages, device=device) if recipe.needs_teacher else {},
+        reference=(
+            make_reference(recipe, policy, stages=stages, device=device)
+            if training and signals.reference.coef > 0
+            else None
+        ),
+    )
+
+
+def signal_shares(recipe: Recipe) -> dict[str, Share]:
+    """Signals that are on, with their coefficients."""
+    if recipe.kind != "train":
+        return {"supervised": Share(coef=1.0)}
+    length, signals = recipe.rollout.max_completion_length, recipe.signals
+    shares = {
+        "outcome": Share(
+            coef=signals.outcome.coef, aggregation=signals.outcome.aggregation, constant_length=length
+        ),
+        "distill": Share(
+            coef=signals.distill.coef, aggregation=signals.distill.aggregation, constant_length=length
+        ),
+        "reference": Share(coef=signals.reference.coef),
+    }
+    return {name: share for name, share in shares.items() if share.coef > 0}
+
+
+def signal_terms(recipe: Recipe) -> dict[str, Term]:
+    """What each signal that is on contributes per token."""
+    signals = recipe.signals
+    terms: dict[str, Term] = {
+        "outcome": outcome_term(clip_low=signals.outcome.clip_low, clip_high=signals.outcome.clip_high),
+        "distill": distill_sampled_term(clip=signals.distill.clip),
+        "reference": reference_term(estimator=signals.reference.estimator),
+        "supervised": supervised_term(),
+    }
+    return {name: terms[name] for name in signal_shares(recipe)}
+
+
+def make_learner(recipe: Recipe, policy: Policy, folder: RunFolder) -> Learner:
+    optimizer = recipe.optimizer
+
+    def rate(step: int) -> float:
+        return learning_rate(
+            step,
+            peak=optimizer.learning_rate,
+            num_steps=recipe.steps,
+            warmup_steps=optimizer.warmup_steps,
+            schedule=optimizer.schedule,
+            min_frac=optimizer.min_lr_frac,
+        )
+
+    return Learner(
+        policy.model,
+        vocab_size=policy.vocab_size,
+        terms=signal_terms(recipe),
+        learning_rate=rate,
+        adam=AdamSettings(
+            betas=optimizer.betas, weight_decay=optimizer.weight_decay, max_grad_norm=optimizer.max_grad_norm
+        ),
+        temperature=recipe.rollout.temperature if recipe.kind == "train" else 1.0,
+        save_batch=folder.save_failed_batch,
+        micro_batch_tokens=recipe.learner.micro_batch_tokens,
+        head_chunk_tokens=recipe.learner.head_chunk_tokens,
+        gradient_checkpointing=recipe.learner.gradient_checkpointing,
+    )
+
+
+
+def evaluate_recipe(recipe: Recipe, *, weights: Path | None) -> Metrics:
+    """The held-out pass of one stage's recipe, with given weights or the student as it starts."""
+    device = torch_device(recipe.student.device)
+    if recipe.threads:
+        torch.set_num_threads(recipe.threads)
+    start = recipe if weights is None else recipe.model_copy(
+        update={"student": recipe.student.model_copy(update={"model": str(weights), "lora": None})}
+    )
+    if start.student.model.startswith("stage:"):
+        raise InputError(
+            f"{recipe.name}: its student is {start.student.model}, made by a run; give the run's folder instead of the recipe"
+        )
+    policy = load_student(start, stages={}, device=device)
+    parts = [make_part(recipe, share) for share in recipe.tasks]
+    evaluator = make_evaluator(recipe, policy, make_engine(recipe, policy), parts, make_sampling(recipe, policy))
+    return evaluator.evaluate(recipe.evaluate.final_prompts or recipe.evaluate.prompts)

@@ -1,0 +1,176 @@
+"""One optimizer step on a whole batch, micro-batch by micro-batch, with the same gradient however it is cut."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from codriver.episode import Allocated, Episode, TokenFacts, Update
+from codriver.errors import NonFiniteLoss
+from codriver.learn.objective import Term, Tokens, weighted_losses
+from codriver.models.logprob_head import causal_lm, chosen_logp, hidden_states, output_head
+from codriver.models.packing import MicroBatch, TokenSequence, pack
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdamSettings:
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+
+
+SaveBatch = Callable[[Sequence[Allocated], str], str]
+"""Called with a batch that gave a non-finite loss and the reason; returns where it was saved."""
+
+
+class Learner:
+    """The student's weights and their optimizer.
+
+    State (`state_dict`): the optimizer's moments and the number of steps done. The weights belong to the model.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        vocab_size: int,
+        terms: Mapping[str, Term],
+        learning_rate: Callable[[int], float],
+        adam: AdamSettings,
+        temperature: float,
+        save_batch: SaveBatch,
+        micro_batch_tokens: int = 16384,
+        head_chunk_tokens: int = 4096,
+        gradient_checkpointing: bool = False,
+    ) -> None:
+        self.model, self.vocab_size, self.terms, self.temperature = model, vocab_size, dict(terms), temperature
+        self.micro_batch_tokens, self.head_chunk_tokens = micro_batch_tokens, head_chunk_tokens
+        self.learning_rate, self.max_grad_norm, self.save_batch = learning_rate, adam.max_grad_norm, save_batch
+        self.num_steps_done = 0
+        disable_dropout(model)
+        self.uses_checkpointing = gradient_checkpointing
+        if gradient_checkpointing:
+            causal_lm(model).gradient_checkpointing_enable({"use_reentrant": False})
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        groups = [
+            {"params": [p for p in self.parameters if p.ndim >= 2], "weight_decay": adam.weight_decay},
+            {"params": [p for p in self.parameters if p.ndim < 2], "weight_decay": 0.0},  # norms and biases
+        ]
+        self.optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=1.0, betas=adam.betas, fused=True)
+
+    def learn(self, batch: Sequence[Allocated]) -> Update:
+        """Accumulate the gradient of the whole batch, clip it, step.
+
+        Raises:
+            NonFiniteLoss: before the optimizer moves; the weights are as they were.
+        """
+        self.optimizer.zero_grad(set_to_none=True)
+        signal_loss, facts, num_padding = self._accumulate(batch)
+        loss = sum(signal_loss.values())
+        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm))
+        if not (np.isfinite(loss) and np.isfinite(norm)):
+            self._refuse(batch, f"loss {loss}, gradient norm {norm}")
+        rate = self.learning_rate(self.num_steps_done)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        self.num_steps_done += 1
+        return Update(
+            loss=loss,
+            signal_loss=signal_loss,
+            grad_norm=norm,
+            learning_rate=rate,
+            num_tokens=sum(episode.num_sampled for episode in batch),
+            num_padding=num_padding,
+            facts=facts,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"optimizer": self.optimizer.state_dict(), "num_steps_done": self.num_steps_done}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.num_steps_done = int(state["num_steps_done"])
+
+    def _accumulate(self, batch: Sequence[Allocated]) -> tuple[dict[str, float], tuple[TokenFacts, ...], int]:
+        head = output_head(self.model, self.vocab_size)
+        total = dict.fromkeys(self.terms, 0.0)
+        empty = np.zeros(0, np.float32)
+        facts = [TokenFacts(student_logp=empty, student_entropy=empty)] * len(batch)
+        sequences = [TokenSequence(ids=e.token_ids, chosen=np.flatnonzero(e.trainable)) for e in batch]
+        micro_batches = pack(sequences, max_tokens=self.micro_batch_tokens, device=self.parameters[0].device)
+        # transformers recomputes activations only in training mode; dropout is off either way.
+        self.model.train(self.uses_checkpointing)
+        for micro in micro_batches:
+            logp, entropy = chosen_logp(
+                hidden_states(self.model, micro),
+                head,
+                micro.targets_N,
+                temperature=self.temperature,
+                chunk_rows=self.head_chunk_tokens,
+            )
+            members = [batch[i] for i in micro.members]
+            losses = weighted_losses(tokens_of(members, logp), self.terms, weights_of(members, self.terms, logp))
+            whole = torch.stack(list(losses.values())).sum()
+            if not torch.isfinite(whole.detach()):
+                self._refuse(batch, f"loss {float(whole.detach())} in the micro-batch of {', '.join(e.id for e in members[:3])}")
+            whole.backward()  # type: ignore[no-untyped-call]
+            for signal, value in losses.items():
+                total[signal] += float(value.detach())
+            _file_facts(facts, micro, logp, entropy)
+        self.model.eval()
+        return total, tuple(facts), sum(micro.num_padding for micro in micro_batches)
+
+    def _refuse(self, batch: Sequence[Allocated], reason: str) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        self.model.eval()
+        where = self.save_batch(batch, reason)
+        raise NonFiniteLoss(
+            f"step {self.num_steps_done}: {reason}. The optimizer was not stepped; the batch is in {where}. "
+            f"Lower optimizer.learning_rate, bound the signal (signals.distill.clip), or resume from a checkpoint"
+        )
+
+
+def disable_dropout(model: nn.Module) -> None:
+    """Log-probs of the learner must be those of the policy that sampled: no random masks, whatever mode it is in."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for name in ("attention_dropout", "dropout"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
+
+
+def tokens_of(members: Sequence[Allocated], logp: Tensor) -> Tokens:
+    """The members' trainable tokens, in row order, beside the live log-probs."""
+
+    def column(values: Sequence[Any]) -> Tensor:
+        return torch.from_numpy(np.concatenate(values)).to(logp)
+
+    def zeros(episode: Episode) -> Any:
+        return np.zeros(episode.num_sampled, np.float32)
+
+    return Tokens(
+        logp=logp,
+        prox_logp=logp.detach(),
+        behaviour_logp=column([(e.behaviour_logp + e.kept_logp)[e.trainable] for e in members]),
+        outcome_advantage=column([np.full(e.num_sampled, e.outcome_advantage, np.float32) for e in members]),
+        teacher_logp=column([e.teacher.logp if e.teacher else zeros(e) for e in members]),
+        reference_logp=column([zeros(e) if e.reference_logp is None else e.reference_logp for e in members]),
+    )
+
+
+def weights_of(members: Sequence[Allocated], signals: Mapping[str, Any], like: Tensor) -> dict[str, Tensor]:
+    return {
+        signal: torch.from_numpy(np.concatenate([e.weights[signal].weight for e in members])).to(like) for signal in signals
+    }
+
+
+def _file_facts(facts: list[TokenFacts], micro: MicroBatch, logp: Tensor, entropy: Tensor) -> None:
+    cuts = np.cumsum(micro.counts)[:-1]
+    columns = (np.split(x.detach().float().cpu().numpy(), cuts) for x in (logp, entropy))
+    for i, student_logp, student_entropy in zip(micro.members, *columns, strict=True):
+        facts[i] = TokenFacts(student_logp=student_logp, student_entropy=student_entropy)

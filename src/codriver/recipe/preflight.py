@@ -1,0 +1,105 @@
+"""What can be refused before anything loads: combinations that cannot work, files that are not there."""
+
+import importlib.util
+from pathlib import Path
+
+from codriver.errors import problem
+from codriver.recipe.schema import Recipe
+
+PREFIXES = ("tiny:", "stage:")
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+
+
+def check_combinations(recipe: Recipe) -> list[str]:
+    """Settings that contradict each other, each with what to change."""
+    problems: list[str] = []
+    signals, rollout = recipe.signals, recipe.rollout
+    if recipe.kind == "train":
+        if all(getattr(signals, name).coef == 0 for name in type(signals).model_fields):
+            problems.append(problem("signals", "every coef 0", "a signal to learn from", "set a coef above 0"))
+        if signals.outcome.coef > 0 and rollout.num_generations == 1:
+            expected = "at least 2 with signals.outcome (a group of one has no baseline, so no advantage)"
+            problems.append(problem("rollout.num_generations", 1, expected, "set it to 4 or more"))
+        problems += _teacher_problems(recipe) + _truncation_problems(recipe)
+    if recipe.student.lora is not None and importlib.util.find_spec("peft") is None:
+        problems.append(problem("student.lora", "a rank", "the package peft", "pip install 'codriver[peft]'"))
+    labels = [share.label for share in recipe.tasks]
+    for twice in sorted({label for label in labels if labels.count(label) > 1}):
+        problems.append(problem("tasks", twice, "a name of its own for each entry", "add `name:` to one of them"))
+    for name in set(labels) & set(recipe.evaluate.sets):
+        problems.append(problem(f"evaluate.sets.{name}", name, "a name that no task has", "rename the set"))
+    shares = sum(share.share for share in recipe.tasks)
+    smallest = min(recipe.tasks, key=lambda share: share.share)
+    if rollout.prompts_per_step * smallest.share / shares < 0.5 and len(recipe.tasks) > rollout.prompts_per_step:
+        expected = f"at least one prompt per task ({len(recipe.tasks)} tasks)"
+        advice = f"set it to {len(recipe.tasks)} or more"
+        problems.append(problem("rollout.prompts_per_step", rollout.prompts_per_step, expected, advice))
+    return problems
+
+
+def _teacher_problems(recipe: Recipe) -> list[str]:
+    problems: list[str] = []
+    known = ", ".join(recipe.teachers) or "none"
+    for number, share in enumerate(recipe.tasks):
+        if share.teacher and share.teacher not in recipe.teachers:
+            path = f"tasks.{number}.teacher"
+            problems.append(problem(path, share.teacher, f"a name under teachers ({known})", "correct the name"))
+    if not recipe.needs_teacher:
+        return problems
+    unrouted = [share.task for share in recipe.tasks if not recipe.teacher_of(share)]
+    if unrouted:
+        expected = "a teacher for every task (several teachers need `teacher:` on each task)"
+        advice = f"add `teachers:` and route {', '.join(unrouted)}" if not recipe.teachers else f"route {unrouted}"
+        problems.append(problem("signals.distill.coef", recipe.signals.distill.coef, expected, advice))
+    for name, teacher in recipe.teachers.items():
+        if teacher.model == "student" and not teacher.hint and recipe.signals.distill.coef > 0:
+            expected = "a hint: a student that judges itself in the same context learns nothing at the first step"
+            advice = "set teachers.<name>.hint, such as '{solution}', or give another model"
+            problems.append(problem(f"teachers.{name}.hint", teacher.hint, expected, advice))
+    return problems
+
+
+def _truncation_problems(recipe: Recipe) -> list[str]:
+    rollout, signals = recipe.rollout, recipe.signals
+    on = [f"{k}={v}" for k, v in (("top_p", rollout.top_p), ("top_k", rollout.top_k), ("min_p", rollout.min_p))
+          if v not in ((1.0,) if k == "top_p" else (0,))]  # fmt: skip
+    users = [name for name in ("outcome", "distill") if getattr(signals, name).coef > 0]
+    if not (on and users):
+        return []
+    expected = f"untruncated sampling with signals.{' and signals.'.join(users)}: their policy gradient is of the whole "
+    expected += "distribution, while the tokens would come from a truncated one"
+    return [problem(f"rollout.{on[0].partition('=')[0]}", ", ".join(on), expected, "top_p: 1.0, top_k: 0, min_p: 0.0")]
+
+
+def check_files(recipe: Recipe) -> list[str]:
+    """Model folders and files named in the recipe, without opening a tensor."""
+    problems = _model_problems("student.model", recipe.student.model)
+    if recipe.needs_teacher:
+        for name, teacher in recipe.teachers.items():
+            if teacher.model != "student":
+                problems += _model_problems(f"teachers.{name}.model", teacher.model)
+    return problems
+
+
+def _model_problems(path: str, model: str) -> list[str]:
+    if model.startswith(PREFIXES):
+        return []
+    folder = Path(model).expanduser()
+    looks_local = model.startswith((".", "/", "~")) or model.endswith(".gguf") or model.count("/") > 1
+    if not folder.exists():
+        if not looks_local:
+            return []  # a hub id; whether it can be had is known when it is asked for
+        return [problem(path, model, "a folder or file that exists", "correct the path (relative to where you run)")]
+    if folder.is_file():
+        if folder.suffix == ".gguf":
+            return []
+        return [problem(path, model, "a model folder or a .gguf file", "give the folder that holds config.json")]
+    problems = []
+    if not (folder / "config.json").is_file():
+        problems.append(problem(path, model, "a model folder with config.json", "give the folder of save_pretrained"))
+    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        advice = "save the tokenizer into it: tokenizer.save_pretrained(folder)"
+        problems.append(problem(path, model, f"a tokenizer in it ({', '.join(TOKENIZER_FILES)})", advice))
+    if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
+        problems.append(problem(path, model, "weights in it (*.safetensors)", "save the model into it"))
+    return problems

@@ -1,0 +1,6 @@
+"""Judges of finished text. No model, no tensor.
+
+Takes:      text and the reference answer.
+Gives:      what is right, what is wrong, and where.
+May import: codriver.errors
+"""

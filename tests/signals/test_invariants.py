@@ -1,0 +1,478 @@
+"""The 53 identities of the oracle (shared/invariants_numpy.py), on the public torch functions, in float64 at 1e-6.
+
+One position, V tokens: the vector of all V tokens stands for "one sample of each", weighed by its probability, so that
+every expectation over sampled tokens is exact.
+"""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from codriver.signals.agreement import AgreementDetector, AgreementRule, agreement_end
+from codriver.signals.divergence import forward_kl, jensen_shannon, reverse_kl, reverse_kl_logp, skewed_reverse_kl
+from codriver.signals.legality import refuse_illegal_pair
+from codriver.signals.reference import kl_estimate
+from codriver.signals.reweight import distilled_rl_advantage
+from codriver.signals.sampled import (
+    bounded_floor,
+    discounted,
+    extrapolated_advantage,
+    log_ratio_advantage,
+    state_baseline_advantage,
+)
+from codriver.signals.support import (
+    gather_logp,
+    support_cross_entropy,
+    support_mass,
+    support_reverse_kl,
+    top_k_ids,
+)
+from codriver.signals.surrogate import clipped, importance_weight, sequence_ratio
+from codriver.signals.targets import arithmetic_mean_logp, extrapolated_logp, geometric_mean_logp, veto_logp
+from codriver.signals.trust_region import acceptance, mask_outliers, outlier_forward_kl
+
+V = 12
+rng = np.random.default_rng(0)
+
+
+def random_V(scale=2.0, shape=(V,)):
+    return torch.from_numpy(rng.normal(size=shape) * scale)
+
+
+Z, ZT = random_V(), random_V()
+LP, LQ = Z.log_softmax(-1), ZT.log_softmax(-1)
+P, Q = LP.exp(), LQ.exp()
+C = LP - LQ
+KL = (P * C).sum()
+FKL = -(Q * C).sum()
+G_RKL, G_FKL = P * (C - KL), P - Q
+S_VV = torch.eye(V, dtype=torch.float64) - P  # row v: d log p_v / d logits
+
+
+def close(a, b, tol=1e-6):
+    torch.testing.assert_close(
+        torch.as_tensor(a, dtype=torch.float64), torch.as_tensor(b, dtype=torch.float64), atol=tol, rtol=0
+    )
+
+
+def gradient(loss_of_logits, z=Z):
+    z = z.clone().requires_grad_()
+    return torch.autograd.grad(loss_of_logits(z), z)[0]
+
+
+def expected_gradient(loss_of_logp_V, z=Z):
+    """E over sampled tokens v ~ p of the gradient of the token's loss; the sampling itself carries no gradient."""
+    return gradient(lambda z: (z.detach().softmax(-1) * loss_of_logp_V(z.log_softmax(-1))).sum(), z)
+
+
+def policy_gradient(advantage_V, z=Z):
+    return expected_gradient(lambda logp: clipped(logp, logp.detach(), advantage_V), z)
+
+
+def test_R1_gradient_of_reverse_kl():
+    close(gradient(lambda z: reverse_kl(z, ZT)), G_RKL)
+
+
+def test_R2_gradient_of_forward_kl():
+    close(gradient(lambda z: forward_kl(z, ZT)), G_FKL)
+
+
+def test_R3_log_ratio_as_advantage_has_the_gradient_of_reverse_kl():
+    close(policy_gradient(log_ratio_advantage(LQ, LP)), G_RKL)
+
+
+def test_R4_a_baseline_that_is_the_same_for_all_tokens_changes_nothing():
+    close(policy_gradient(log_ratio_advantage(LQ, LP) + 3.7), G_RKL)
+    close(policy_gradient(state_baseline_advantage(LQ, LP, KL.expand(V))), G_RKL)
+
+
+def test_R5_back_propagating_k1_has_no_expected_gradient_and_is_refused():
+    close(expected_gradient(lambda logp: logp - LQ), torch.zeros(V))
+    with pytest.raises(ValueError, match="expected gradient is 0"):
+        expected_gradient(lambda logp: kl_estimate(logp, LQ, kind="k1"))
+
+
+def test_R6_back_propagating_k2_has_the_gradient_of_reverse_kl():
+    close(expected_gradient(lambda logp: kl_estimate(logp, LQ, kind="k2")), G_RKL)
+
+
+def test_R7_the_value_of_k2_is_biased():
+    assert ((P * kl_estimate(LP, LQ, kind="k2")).sum() - KL).abs() > 1e-2
+
+
+def test_R8_the_value_of_k3_is_unbiased():
+    close((P * kl_estimate(LP, LQ, kind="k3")).sum(), KL)
+    close((P * kl_estimate(LP, LQ, kind="k1")).sum(), KL)
+
+
+def test_R9_back_propagating_k3_has_the_gradient_of_forward_kl():
+    close(expected_gradient(lambda logp: kl_estimate(logp, LQ, kind="k3")), G_FKL)
+
+
+def test_R10_a_kl_value_as_advantage_has_no_expected_gradient_and_is_refused():
+    close(policy_gradient(-reverse_kl(Z, ZT).expand(V)), torch.zeros(V))
+    with pytest.raises(ValueError, match="does not depend on the sampled token"):
+        refuse_illegal_pair("state_kl", "policy_gradient")
+
+
+def test_R11_the_state_baseline_lowers_the_second_moment_in_most_states():
+    lp, lq = random_V(shape=(2000, V)).log_softmax(-1), random_V(shape=(2000, V)).log_softmax(-1)
+    kl = reverse_kl_logp(lp, lq).unsqueeze(-1).expand_as(lp)
+    p = lp.exp()
+    size = ((torch.eye(V) - p.unsqueeze(1)) ** 2).sum(-1)  # |d log p_v / d logits|^2
+    plain = (p * log_ratio_advantage(lq, lp) ** 2 * size).sum(-1)
+    centred = (p * state_baseline_advantage(lq, lp, kl) ** 2 * size).sum(-1)
+    assert (centred < plain).double().mean() > 0.7  # most, not all
+    assert (centred > plain).any()
+
+
+def test_R12_k3_as_a_policy_gradient_cost_optimises_the_wrong_thing():
+    close(policy_gradient(-kl_estimate(LP, LQ, kind="k3")), G_RKL - G_FKL)
+
+
+# ---- truncated supports
+
+
+def on(ids, z, remainder):
+    return support_reverse_kl(gather_logp(z.log_softmax(-1), ids), gather_logp(LQ, ids), remainder=remainder)
+
+
+ALL = torch.arange(V)
+T4 = top_k_ids(Z, 4)  # the student's list
+S4 = top_k_ids(ZT, 4)  # the teacher's list
+SG_GRADIENT = (P[T4] * C[T4]) @ S_VV[T4]
+
+
+def test_L1_local_support_matching_on_the_whole_vocabulary_is_reverse_kl():
+    close(on(ALL, Z, "renormalize"), KL)
+
+
+def test_L2_and_so_is_its_gradient():
+    close(gradient(lambda z: on(ALL, z, "renormalize")), G_RKL)
+
+
+def test_L3_its_gradient_is_zero_off_the_list():
+    ps, qs = P[S4] / P[S4].sum(), Q[S4] / Q[S4].sum()
+    expected = torch.zeros(V, dtype=torch.float64)
+    expected[S4] = ps * ((ps / qs).log() - (ps * (ps / qs).log()).sum())
+    close(gradient(lambda z: on(S4, z, "renormalize")), expected)
+
+
+def test_L4_it_is_zero_for_a_list_of_one_token():
+    close(on(top_k_ids(ZT, 1), Z, "renormalize"), 0.0)
+
+
+def test_L5_it_is_blind_to_mass_off_the_list():
+    z = ZT.clone()
+    z[[v for v in range(V) if v not in S4.tolist()]] += 5
+    assert on(S4, z, "renormalize") < 1e-12
+    assert support_mass(gather_logp(z.log_softmax(-1), S4)) < 0.2
+    assert reverse_kl(z, ZT) > 1 and on(S4, z, "tail") > 1
+
+
+def test_L6_the_tail_bucket_is_never_above_the_full_kl_and_grows_with_the_list():
+    lp, lq = random_V(shape=(3000, V)).log_softmax(-1), random_V(shape=(3000, V)).log_softmax(-1)
+    full = reverse_kl_logp(lp, lq)
+    for source in (lp, lq):
+        order, last = top_k_ids(source, V), torch.full((3000,), -1.0, dtype=torch.float64)
+        for k in range(1, V + 1):
+            value = support_reverse_kl(lp.gather(-1, order[:, :k]), lq.gather(-1, order[:, :k]), remainder="tail")
+            assert (value <= full + 1e-9).all() and (value >= last - 1e-9).all()
+            last = value
+        close(last, full)
+
+
+def test_L7_the_bare_partial_sum_can_be_negative_and_is_not_offered():
+    lp, lq = torch.tensor([0.4, 0.6]).log(), torch.tensor([0.1, 0.9]).log()
+    assert support_reverse_kl(lp[1:], lq[1:], remainder="stop_gradient") < 0
+    for remainder in ("tail", "generalized", "renormalize"):
+        assert support_reverse_kl(lp[1:], lq[1:], remainder=remainder) >= 0
+    with pytest.raises(ValueError, match="remainder must be one of"):
+        support_reverse_kl(lp[1:], lq[1:], remainder="none")
+
+
+def test_L8_full_kl_is_the_bucket_plus_what_happens_inside_the_tail():
+    rest = torch.tensor([v for v in range(V) if v not in T4.tolist()])
+    inside = support_reverse_kl(LP[rest], LQ[rest], remainder="renormalize")
+    close(on(T4, Z, "tail") + support_mass(LP[rest]) * inside, KL)
+
+
+def test_L9_generalised_kl_has_the_stop_gradient_gradient():
+    close(gradient(lambda z: on(T4, z, "generalized")), SG_GRADIENT)
+    close(gradient(lambda z: on(T4, z, "stop_gradient")), SG_GRADIENT)
+
+
+def test_L10_the_bare_partial_sum_would_add_the_gradient_of_the_mass():
+    def bare(z):
+        lp = gather_logp(z.log_softmax(-1), T4)
+        return (lp.exp() * (lp - LQ[T4])).sum()
+
+    mass = gradient(lambda z: support_mass(gather_logp(z.log_softmax(-1), T4)))
+    close(mass, P[T4] @ S_VV[T4])
+    close(gradient(bare), gradient(lambda z: on(T4, z, "generalized")) + mass)
+
+
+def test_L11_generalised_kl_is_not_negative_and_full_on_the_whole_vocabulary():
+    for k in range(1, V + 1):
+        assert on(top_k_ids(Z, k), Z, "generalized") >= 0 and on(top_k_ids(ZT, k), Z, "generalized") >= 0
+    close(on(ALL, Z, "generalized"), KL)
+
+
+def test_L12_candidate_advantages_weighed_within_the_list_are_the_same_over_the_mass():
+    def candidates(z):
+        lp = gather_logp(z.log_softmax(-1), T4)
+        weight = (lp - lp.logsumexp(-1)).exp().detach()
+        return clipped(lp, lp.detach(), weight * log_ratio_advantage(LQ[T4], lp)).sum()
+
+    close(gradient(candidates), gradient(lambda z: on(T4, z, "stop_gradient")) / support_mass(LP[T4]))
+
+
+# ---- GKD, skew, temperature
+
+
+@pytest.mark.filterwarnings("ignore:.*outside .0.1, 0.9.")
+def test_G1_jsd_over_beta_tends_to_forward_kl():
+    close(jensen_shannon(Z, ZT, beta=1e-6) / 1e-6, FKL, 1e-3)
+
+
+@pytest.mark.filterwarnings("ignore:.*outside .0.1, 0.9.")
+def test_G2_jsd_over_one_minus_beta_tends_to_reverse_kl():
+    close(jensen_shannon(Z, ZT, beta=1 - 1e-6) / 1e-6, KL, 1e-3)
+
+
+@pytest.mark.filterwarnings("ignore:.*outside .0.1, 0.9.")
+def test_G3_jsd_vanishes_at_both_ends():
+    close(jensen_shannon(Z, ZT, beta=1e-9), 0.0)
+    close(jensen_shannon(Z, ZT, beta=1 - 1e-9), 0.0)
+
+
+def test_G4_jsd_is_symmetric_at_one_half_and_at_most_log_2():
+    assert 0 < jensen_shannon(Z, ZT) <= math.log(2)
+    close(jensen_shannon(Z, ZT), jensen_shannon(ZT, Z))
+    assert (jensen_shannon(Z, ZT, beta=0.2) - jensen_shannon(ZT, Z, beta=0.2)).abs() > 1e-3
+
+
+def test_G5_skewed_reverse_kl_is_bounded():
+    mixed = 0.1 * P + 0.9 * Q
+    close(skewed_reverse_kl(Z, ZT, skew=0.1), (P * (LP - mixed.log())).sum())
+    assert skewed_reverse_kl(Z, ZT, skew=0.1) <= -math.log(0.1)
+
+
+def test_G6_temperature_squared_keeps_the_size_of_the_gradient():
+    T = 1e3
+    expected = ((Z - ZT) - (Z - ZT).mean()) / V
+    close(gradient(lambda z: forward_kl(z, ZT, temperature=T, temperature_squared=True)), expected, 1e-3)
+    close(gradient(lambda z: forward_kl(z, ZT, temperature=T)) * T**2, expected, 1e-3)
+
+
+# ---- TrOPD
+
+
+def test_T1_the_expected_trust_is_one_minus_total_variation():
+    close((P * acceptance(LP, LQ)).sum(), 1 - 0.5 * (P - Q).abs().sum())
+
+
+def trusted_loss(trust_V, ids):
+    def loss(logp):
+        policy = clipped(logp, logp.detach(), log_ratio_advantage(LQ, LP))
+        outlier = support_cross_entropy(gather_logp(logp, ids), LQ[ids])
+        return outlier_forward_kl(policy, outlier.expand(V), trust_V)
+
+    return expected_gradient(loss)
+
+
+def test_T2_with_full_trust_tropd_is_the_sampled_reverse_kl():
+    close(trusted_loss(torch.ones(V), S4), G_RKL)
+    w = acceptance(LP, LQ)
+    outlier = -Q[S4] @ S_VV[S4]
+    close(trusted_loss(w, S4), (P * w * C) @ S_VV + (P * (1 - w)).sum() * outlier)
+
+
+def test_T3_equal_policies_are_fully_trusted_and_teach_nothing():
+    close(acceptance(LQ, LQ), torch.ones(V))
+    close(policy_gradient(mask_outliers(log_ratio_advantage(LP, LP), acceptance(LP, LP))), torch.zeros(V))
+
+
+def test_T4_a_trusted_penalty_is_bounded_by_one_over_e():
+    lp, lq = random_V(5, (1000, V)).log_softmax(-1), random_V(5, (1000, V)).log_softmax(-1)
+    penalty = -mask_outliers(log_ratio_advantage(lq, lp), acceptance(lp, lq))
+    assert penalty.max() <= 1 / math.e + 1e-12
+
+
+def test_T5_masking_outliers_removes_the_spike_of_a_mismatch():
+    lp = torch.tensor([4.0, 0, 0, 0], dtype=torch.float64).log_softmax(-1)
+    lq = torch.tensor([-6.0, 3, 2, 1], dtype=torch.float64).log_softmax(-1)
+    size = ((torch.eye(4) - lp.exp()) ** 2).sum(-1)
+    plain = log_ratio_advantage(lq, lp)
+    masked = mask_outliers(plain, acceptance(lp, lq))
+    assert (lp.exp() * masked**2 * size).sum() < (lp.exp() * plain**2 * size).sum()
+    assert plain[0] < -9 and masked[0] > -1e-3  # the spike: a token the student is sure of and the teacher rules out
+
+
+# ---- whole sequences: a tabular prefix tree, all sequences enumerated
+
+V3, L = 3, 3
+PREFIXES = [t for n in range(L) for t in itertools.product(range(V3), repeat=n)]
+ROW = {t: i for i, t in enumerate(PREFIXES)}
+SEQUENCES = list(itertools.product(range(V3), repeat=L))
+ROWS = torch.tensor([[ROW[y[:t]] for t in range(L)] for y in SEQUENCES])
+TREE, TREE_T = random_V(1.0, (len(PREFIXES), V3)), random_V(1.0, (len(PREFIXES), V3))
+
+
+def tree_logp(tree):
+    return tree.log_softmax(-1)[ROWS, torch.tensor(SEQUENCES)]
+
+
+def sequence_kl(tree):
+    lp = tree_logp(tree)
+    return (lp.sum(-1).exp() * (lp - tree_logp(TREE_T)).sum(-1)).sum()
+
+
+def estimate(discount):
+    def loss(tree):
+        lp = tree_logp(tree)
+        A = discounted(log_ratio_advantage(tree_logp(TREE_T), lp), torch.ones_like(lp), discount=discount)
+        return (lp.detach().sum(-1).exp() * clipped(lp, lp.detach(), A).sum(-1)).sum()
+
+    return gradient(loss, TREE)
+
+
+def local(tree):
+    reach = torch.stack([tree_logp(TREE)[:, :t].sum(-1).exp() for t in range(L)], -1)  # per sequence and position
+    own = V3 ** (L - torch.arange(L, dtype=torch.float64))  # how many sequences share the prefix of length t
+    return (reach / own * reverse_kl(tree, TREE_T)[ROWS]).sum()
+
+
+def test_Q1_reward_to_go_has_the_gradient_of_the_sequence_reverse_kl():
+    close(estimate(1.0), gradient(sequence_kl, TREE))
+
+
+def test_Q2_the_immediate_signal_has_the_gradient_of_the_local_kl_on_fixed_prefixes():
+    close(estimate(0.0), gradient(local, TREE))
+
+
+def test_Q3_the_two_differ():
+    assert (estimate(0.0) - estimate(1.0)).abs().max() > 1e-3
+
+
+# ---- off-policy weights
+
+MU = random_V(1.0).log_softmax(-1)
+
+
+def off_policy_gradient(weight_V):
+    def loss(z):
+        lp = z.log_softmax(-1)
+        return (MU.exp() * weight_V * clipped(lp, lp.detach(), log_ratio_advantage(LQ, LP))).sum()
+
+    return gradient(loss)
+
+
+def test_I1_importance_weights_restore_the_gradient_of_reverse_kl():
+    close(off_policy_gradient(importance_weight(LP, MU, mode="token_truncate", high=math.inf)), G_RKL)
+    close(off_policy_gradient(importance_weight(LP, MU, mode="token_mask", high=math.inf)), G_RKL)
+
+
+def test_I2_a_cap_below_the_largest_ratio_biases_it():
+    capped = importance_weight(LP, MU, mode="token_truncate", high=1.2)
+    close(capped, (LP - MU).exp().clamp(max=1.2))
+    assert (off_policy_gradient(capped) - G_RKL).abs().max() > 1e-3
+
+
+def test_I3_on_teacher_samples_k1_measures_minus_the_forward_kl():
+    close((Q * kl_estimate(LP, LQ, kind="k1")).sum(), -FKL)
+
+
+def test_I4_the_sequence_ratio_is_the_geometric_mean_of_the_token_ratios():
+    log_ratio = random_V(0.3, (7,))
+    close(sequence_ratio(log_ratio, torch.zeros(7), torch.ones(7)), log_ratio.exp().prod().pow(1 / 7).expand(7))
+
+
+def test_I5_distilled_rl_weights_have_geometric_mean_one():
+    w = distilled_rl_advantage(torch.ones(9), random_V(1.0, (9,)), torch.zeros(9, dtype=torch.float64), torch.ones(9))
+    close(w.log().mean(), 0.0)
+    assert w.std() > 0.1
+
+
+# ---- several teachers, extrapolation, softened targets
+
+LQ2 = random_V().log_softmax(-1)
+TEACHERS, WEIGHTS = [LQ, LQ2], [0.3, 0.7]
+
+
+def weighted(divergence, lp):
+    """Gradient, at the policy lp, of the weighted sum of divergences to both teachers."""
+    return gradient(lambda z: sum(w * divergence(z, q) for w, q in zip(WEIGHTS, TEACHERS, strict=True)), lp)
+
+
+def test_M1_weighted_reverse_kls_meet_at_the_geometric_mean():
+    close(weighted(reverse_kl, geometric_mean_logp(TEACHERS, WEIGHTS)), torch.zeros(V))
+    assert weighted(reverse_kl, arithmetic_mean_logp(TEACHERS, WEIGHTS)).abs().max() > 1e-3
+
+
+def test_M2_weighted_forward_kls_meet_at_the_arithmetic_mean():
+    close(weighted(forward_kl, arithmetic_mean_logp(TEACHERS, WEIGHTS)), torch.zeros(V))
+    assert weighted(forward_kl, geometric_mean_logp(TEACHERS, WEIGHTS)).abs().max() > 1e-3
+
+
+def test_M3_weighted_reverse_kls_are_one_reverse_kl_to_the_geometric_mean():
+    close(weighted(reverse_kl, Z), gradient(lambda z: reverse_kl(z, geometric_mean_logp(TEACHERS, WEIGHTS))))
+
+
+def test_M4_the_optimum_of_extrapolation_lies_beyond_the_teacher():
+    ref = random_V().log_softmax(-1)
+    best = extrapolated_logp(LQ, ref, strength=1.6)
+    A = extrapolated_advantage(LQ, best, ref, strength=1.6)
+    close(policy_gradient(A, best), torch.zeros(V))
+    close(extrapolated_logp(LQ, ref, strength=1.0), LQ)
+    close(extrapolated_advantage(LQ, LP, ref, strength=1.0), log_ratio_advantage(LQ, LP))
+
+
+def test_M5_the_veto_target_is_nearer_than_the_teacher():
+    target = veto_logp(LP, LQ, power=0.5)
+    close(target, (LQ + 0.5 * LP).log_softmax(-1))
+    assert reverse_kl(Z, target) < KL
+
+
+def test_M6_the_floor_of_the_bounded_signal():
+    floor = math.log(0.17 / 0.83)
+    assert abs(floor + 1.586) < 1e-2
+    close(bounded_floor(-C, mixing=0.17), (-C).clamp(min=floor))
+    close(bounded_floor(torch.tensor([-50.0]), mixing=0.17), [floor])
+
+
+# ---- agreement
+
+
+def cut(kl, **rule):
+    """(effective, generated), by the stream; checked against the batched twin."""
+    rule = AgreementRule(**(dict(window=4, consecutive=2, exemption=6) | rule))
+    detector, generated = AgreementDetector(rule, threshold=0.5), len(kl)
+    for t, d in enumerate(kl):
+        if detector.step(float(d)):
+            generated = t + 1
+            break
+    end = len(kl) if detector.end is None else detector.end
+    twin = agreement_end(torch.tensor([kl]), torch.tensor([len(kl)]), threshold=0.5, rule=rule)
+    assert (end, generated) == tuple(int(x) for x in twin)
+    return end, generated
+
+
+def test_K1_nothing_is_cut_within_the_exemption():
+    end, generated = cut([0.0] * 20)
+    assert end == 6 and generated > 6
+
+
+def test_K2_high_kl_never_fires():
+    assert cut([1.0] * 50) == (50, 50)
+
+
+def test_K3_the_cut_goes_back_to_the_first_low_window():
+    assert cut([1.0] * 20 + [0.0] * 20) == (19, 24)  # mean of 1 0 0 0 is low: that window starts at 19
+
+
+def test_K4_one_window_too_few_and_then_recovery_does_not_fire():
+    assert cut([1.0] * 10 + [0.0] * 3 + [1.0] * 30, consecutive=3) == (43, 43)

@@ -1,0 +1,364 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from codriver.signals import divergence
+from codriver.signals.support import (
+    REMAINDERS,
+    gather_logp,
+    overlap,
+    support_cross_entropy,
+    support_forward_kl,
+    support_jensen_shannon,
+    support_mass,
+    support_reverse_kl,
+    top_k_ids,
+    truncated_forward_kl,
+    union_ids,
+    with_sampled_ids,
+)
+
+INF = float("inf")
+FORMS = [support_reverse_kl, support_forward_kl, support_jensen_shannon]
+FULL = {
+    support_reverse_kl: divergence.reverse_kl,
+    support_forward_kl: divergence.forward_kl,
+    support_jensen_shannon: divergence.jensen_shannon,
+}
+every_form = pytest.mark.parametrize("form", FORMS, ids=lambda f: f.__name__)
+every_remainder = pytest.mark.parametrize("remainder", REMAINDERS)
+
+
+def logits(seed, *shape):
+    return 2 * torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def on(form, ids, z, zt, **options):
+    return form(gather_logp(z.log_softmax(-1), ids), gather_logp(zt.log_softmax(-1), ids), **options)
+
+
+def gradient(f, z):
+    z = z.clone().requires_grad_()
+    return torch.autograd.grad(f(z).sum(), z)[0]
+
+
+# ---- choosing the tokens
+
+
+def test_top_k_lists_the_most_likely_tokens_first():
+    assert top_k_ids(torch.tensor([[0.0, 5.0, 3.0], [9.0, 1.0, 2.0]]), 2).tolist() == [[1, 2], [0, 2]]
+    assert not top_k_ids(torch.zeros(3, requires_grad=True), 2).requires_grad
+
+
+@pytest.mark.parametrize("k", [0, 4, -1])
+def test_k_beyond_the_vocabulary_is_refused(k):
+    with pytest.raises(ValueError, match=f"top_k_ids: k must be in 1..3 .the vocabulary., got {k}"):
+        top_k_ids(torch.zeros(2, 3), k)
+
+
+def test_union_keeps_the_first_slot_of_a_token_and_empties_the_others():
+    assert union_ids(torch.tensor([[4, 7], [1, 2]]), torch.tensor([[7, 2], [8, 9]])).tolist() == [
+        [4, 7, -1, 2],
+        [1, 2, 8, 9],
+    ]
+    assert union_ids(torch.tensor([4, -1]), torch.tensor([4, 4])).tolist() == [4, -1, -1, -1]
+    assert union_ids(torch.tensor([[-1, 3], [5, 5]]), torch.tensor([[3, 6], [6, 5]])).tolist() == [
+        [-1, 3, -1, 6],
+        [5, -1, 6, -1],
+    ]
+
+
+def test_union_refuses_different_positions():
+    with pytest.raises(ValueError, match=r"union_ids: all axes but the last must agree, got \(2, 3\) and \(3, 3\)"):
+        union_ids(torch.zeros(2, 3, dtype=torch.int64), torch.zeros(3, 3, dtype=torch.int64))
+
+
+@every_form
+@every_remainder
+def test_a_token_on_both_lists_is_counted_once(form, remainder):
+    z, zt = logits(0, 5, 9), logits(1, 5, 9)
+    a, b = top_k_ids(z, 4), top_k_ids(zt, 4)
+    together = union_ids(a, b)
+    value = on(form, together, z, zt, remainder=remainder)
+    g = gradient(lambda z: on(form, together, z, zt, remainder=remainder), z)
+    for t in range(5):
+        once = torch.tensor(sorted(set(a[t].tolist()) | set(b[t].tolist())))
+        torch.testing.assert_close(value[t], on(form, once, z[t], zt[t], remainder=remainder))
+        torch.testing.assert_close(
+            g[t], gradient(lambda z, once=once, t=t: on(form, once, z, zt[t], remainder=remainder), z[t])
+        )
+    torch.testing.assert_close(
+        support_mass(gather_logp(z.log_softmax(-1), a))
+        <= support_mass(gather_logp(z.log_softmax(-1), together)) + 1e-12,
+        torch.ones(5, dtype=torch.bool),
+    )
+
+
+def test_the_sampled_token_makes_local_matching_see_mass_off_the_list():
+    zt = torch.tensor([5.0, 4.0, 0.0, 0.0], dtype=torch.float64)
+    z = torch.tensor([1.0, 0.0, 8.0, 0.0], dtype=torch.float64)  # right on the list, all mass off it
+    ids = top_k_ids(zt, 2)
+    assert on(support_reverse_kl, ids, z, zt, remainder="renormalize") < 1e-12
+    repaired = with_sampled_ids(ids, torch.tensor(2))
+    assert on(support_reverse_kl, repaired, z, zt, remainder="renormalize") > 1
+    assert gradient(lambda z: on(support_reverse_kl, repaired, z, zt, remainder="renormalize"), z)[2] > 0.01
+
+
+def test_mass_and_overlap_are_reported_as_shares():
+    lp = torch.tensor([[0.5, 0.25, 0.0], [0.1, 0.1, 0.1]]).log()
+    torch.testing.assert_close(support_mass(lp), torch.tensor([0.75, 0.3]))
+    torch.testing.assert_close(
+        overlap(torch.tensor([[1, 2], [3, 4]]), torch.tensor([[2, 5, 9], [6, 7, 8]])), torch.tensor([0.5, 0.0])
+    )
+    torch.testing.assert_close(overlap(torch.tensor([1, -1]), torch.tensor([1, -1])), torch.tensor(1.0))
+    torch.testing.assert_close(overlap(torch.tensor([-1]), torch.tensor([-1])), torch.tensor(0.0))
+
+
+# ---- values
+
+
+def slow(form, p, q, remainder, beta=0.5):
+    """The equations with plain numbers; stop_gradient differs from the bare sum in its gradient only."""
+    if remainder == "renormalize":
+        p, q = [x / sum(p) for x in p], [x / sum(q) for x in q]
+    if remainder == "tail":
+        p, q = [*p, 1 - sum(p)], [*q, 1 - sum(q)]
+    kl = lambda a, b: sum(x * math.log(x / y) for x, y in zip(a, b, strict=True))  # noqa: E731
+    m = [beta * y + (1 - beta) * x for x, y in zip(p, q, strict=True)]
+    extra = (sum(q) - sum(p)) if remainder == "generalized" else 0.0
+    return {
+        support_reverse_kl: kl(p, q) + extra,
+        support_forward_kl: kl(q, p) - extra,
+        support_jensen_shannon: beta * kl(q, m) + (1 - beta) * kl(p, m),
+    }[form]
+
+
+@every_form
+@every_remainder
+def test_equals_the_equation_written_out(form, remainder):
+    z, zt = logits(2, 6, 9), logits(3, 6, 9)
+    ids = top_k_ids(zt, 4)
+    p, q = z.softmax(-1).gather(-1, ids), zt.softmax(-1).gather(-1, ids)
+    expected = [slow(form, a.tolist(), b.tolist(), remainder) for a, b in zip(p, q, strict=True)]
+    torch.testing.assert_close(on(form, ids, z, zt, remainder=remainder), torch.tensor(expected, dtype=torch.float64))
+
+
+@every_form
+@every_remainder
+def test_is_the_full_divergence_when_the_list_is_the_vocabulary(form, remainder):
+    z, zt = logits(4, 5, 9), logits(5, 5, 9)
+    ids = top_k_ids(zt, 9)
+    torch.testing.assert_close(on(form, ids, z, zt, remainder=remainder), FULL[form](z, zt))
+    full = gradient(lambda z: FULL[form](z, zt), z)
+    torch.testing.assert_close(
+        gradient(lambda z: on(form, ids, z, zt, remainder=remainder), z), full, atol=1e-6, rtol=0
+    )
+
+
+@every_form
+@every_remainder
+def test_the_order_of_the_list_does_not_matter(form, remainder):
+    z, zt = logits(6, 9), logits(7, 9)
+    ids = top_k_ids(zt, 5)
+    torch.testing.assert_close(
+        on(form, ids, z, zt, remainder=remainder), on(form, ids.flip(-1), z, zt, remainder=remainder)
+    )
+
+
+@every_form
+@every_remainder
+@pytest.mark.parametrize("k", [1, 3, 9])
+def test_teacher_equal_to_student_gives_zero_and_no_gradient(form, remainder, k):
+    z = logits(8, 4, 9)
+    ids = top_k_ids(z, k)
+    torch.testing.assert_close(on(form, ids, z, z.clone(), remainder=remainder), torch.zeros(4, dtype=torch.float64))
+    g = gradient(lambda s: on(form, ids, s, z, remainder=remainder), z)
+    torch.testing.assert_close(g, torch.zeros_like(g), atol=1e-9, rtol=0)
+
+
+@every_form
+@every_remainder
+def test_gradient_equals_finite_differences(form, remainder):
+    if remainder == "stop_gradient" and form is not support_jensen_shannon:
+        pytest.skip("its gradient is deliberately not that of its value")
+    zt = logits(10, 7)
+    ids = top_k_ids(zt, 3)
+    torch.autograd.gradcheck(lambda z: on(form, ids, z, zt, remainder=remainder), logits(9, 7).requires_grad_())
+
+
+@every_form
+def test_stop_gradient_and_generalized_have_one_gradient(form):
+    z, zt = logits(11, 9), logits(12, 9)
+    ids = top_k_ids(zt, 3)
+    a, b = (gradient(lambda z, r=r: on(form, ids, z, zt, remainder=r), z) for r in ("generalized", "stop_gradient"))
+    torch.testing.assert_close(a, b)
+
+
+@every_form
+@every_remainder
+def test_a_descent_step_raises_the_token_the_teacher_prefers(form, remainder):
+    zt = torch.tensor([2.0, 0.5, 0.0, 0.0], dtype=torch.float64)
+    ids = torch.tensor([0, 1])
+    g = gradient(lambda z: on(form, ids, z, zt, remainder=remainder), torch.zeros(4, dtype=torch.float64))
+    assert g[0] < 0 < g[1]
+
+
+@every_form
+@every_remainder
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_the_gradient_over_the_vocabulary_sums_to_zero_for_every_list(form, remainder, k):
+    zt = logits(13, 9)
+    g = gradient(lambda z: on(form, top_k_ids(zt, k), z, zt, remainder=remainder), logits(14, 9))
+    assert abs(g.sum()) < 1e-12
+
+
+def test_every_direct_form_points_along_the_full_reverse_kl():
+    """Over 5 tokens: an estimator whose expected gradient is not along that of the full KL does not distil."""
+    z, zt = logits(15, 200, 5), logits(16, 200, 5)
+    full = gradient(lambda z: divergence.reverse_kl(z, zt), z)
+    for remainder, k, at_least in [(r, 5, 0.99) for r in REMAINDERS] + [("tail", 4, 0.9), ("generalized", 4, 0.9)]:
+        g = gradient(lambda z, r=remainder, k=k: on(support_reverse_kl, top_k_ids(zt, k), z, zt, remainder=r), z)
+        assert torch.cosine_similarity(g, full, dim=-1).median() > at_least
+
+
+# ---- known faults of other tools
+
+
+def test_a_student_with_more_mass_on_the_list_still_learns():
+    """Teacher (.5, .3, .1, .1), student (.6, .38, .01, .01), K = 2: the bare forward sum is negative; clamped, it is dead."""
+    zt = torch.tensor([0.5, 0.3, 0.1, 0.1], dtype=torch.float64).log()
+    z = torch.tensor([0.6, 0.38, 0.01, 0.01], dtype=torch.float64).log()
+    ids = top_k_ids(zt, 2)
+    assert on(support_forward_kl, ids, z, zt, remainder="stop_gradient") < 0  # what others clamp to 0
+    for remainder in ("tail", "generalized", "renormalize"):
+        value = on(support_forward_kl, ids, z, zt, remainder=remainder)
+        assert value > 0
+        assert gradient(lambda z, r=remainder: on(support_forward_kl, ids, z, zt, remainder=r), z).norm() > 1e-3
+    assert on(support_forward_kl, ids, z, zt, remainder="tail") <= divergence.forward_kl(z, zt) + 1e-12
+
+
+def test_a_single_slot_with_a_negative_term_still_learns():
+    """Student (.6, .4), teacher (.9, .1), K = 1: the bare reverse sum is -0.243, the full reverse KL 0.311."""
+    z, zt = torch.tensor([0.6, 0.4], dtype=torch.float64).log(), torch.tensor([0.9, 0.1], dtype=torch.float64).log()
+    ids = top_k_ids(zt, 1)
+    torch.testing.assert_close(
+        on(support_reverse_kl, ids, z, zt, remainder="stop_gradient").item(), -0.243, atol=1e-3, rtol=0
+    )
+    torch.testing.assert_close(on(support_reverse_kl, ids, z, zt, remainder="tail").item(), 0.311, atol=1e-3, rtol=0)
+    assert gradient(lambda z: on(support_reverse_kl, ids, z, zt, remainder="tail"), z)[0] < -0.1
+
+
+def test_the_tail_sees_the_mass_that_local_matching_does_not():
+    """Student (.05, .05, .9 elsewhere), teacher (.45, .45, .1): equal within the list."""
+    z, zt = torch.tensor([0.05, 0.05, 0.9]).log(), torch.tensor([0.45, 0.45, 0.1]).log()
+    ids = torch.tensor([0, 1])
+    assert on(support_reverse_kl, ids, z, zt, remainder="renormalize") < 1e-6
+    assert on(support_reverse_kl, ids, z, zt, remainder="tail") > 1
+    assert gradient(lambda z: on(support_reverse_kl, ids, z, zt, remainder="tail"), z)[2] > 0.1
+
+
+def test_truncated_forward_gradient_uses_the_mass_of_the_list():
+    z, zt = logits(17, 9), logits(18, 9)
+    ids = top_k_ids(zt, 3)
+    p, q = z.softmax(-1), zt.softmax(-1)
+    on_list = torch.zeros(9, dtype=torch.float64).index_fill(0, ids, 1.0)
+    mass = (q * on_list).sum()
+    torch.testing.assert_close(gradient(lambda z: on(support_cross_entropy, ids, z, zt), z), mass * p - q * on_list)
+    torch.testing.assert_close(gradient(lambda z: on(truncated_forward_kl, ids, z, zt), z), p - q * on_list / mass)
+
+
+# ---- extremes
+
+EXTREMES = {
+    "student certain, on the list": ([0.0, -INF, -INF, -INF], [0.4, 0.3, 0.2, 0.1]),
+    "student certain, off the list": ([-INF, -INF, 0.0, -INF], [0.4, 0.3, 0.2, 0.1]),
+    "teacher certain": ([0.4, 0.3, 0.2, 0.1], [0.0, -INF, -INF, -INF]),
+    "teacher rows padded with -inf": ([0.4, 0.3, 0.2, 0.1], [0.0, -INF, -INF, -INF]),
+    "both ruled out": ([-INF, -INF, 0.0, 0.0], [-INF, -INF, 0.0, 0.0]),
+    "mass rounds to one": ([30.0, 29.0, -90.0, -90.0], [30.0, 28.0, -90.0, -90.0]),
+    "underflow": ([0.0, -200.0, 0.0, 0.0], [-200.0, 0.0, 0.0, 0.0]),
+}
+
+
+@pytest.mark.parametrize("form", [*FORMS, support_cross_entropy, truncated_forward_kl], ids=lambda f: f.__name__)
+@every_remainder
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("case", EXTREMES)
+def test_values_and_gradients_are_finite_at_the_extremes(form, remainder, dtype, case):
+    options = {"remainder": remainder} if form in FORMS else {}
+    z, zt = (torch.tensor(x, dtype=torch.float64).log_softmax(-1).to(dtype) for x in EXTREMES[case])
+    ids = torch.tensor([0, 1, -1])
+    value = form(gather_logp(z, ids), gather_logp(zt, ids), **options)
+    assert torch.isfinite(value) and value < 201
+    g = gradient(lambda z: form(gather_logp(z.log_softmax(-1), ids), gather_logp(zt, ids), **options), z)
+    assert torch.isfinite(g).all() and g.norm() < 1e3
+    assert value.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+
+
+def test_the_result_of_float32_is_close_to_that_of_float64():
+    z, zt = logits(19, 50, 200), logits(20, 50, 200)
+    ids = top_k_ids(zt, 20)
+    for form in FORMS:
+        for remainder in REMAINDERS:
+            a = on(form, ids, z.float(), zt.float(), remainder=remainder).double()
+            torch.testing.assert_close(a, on(form, ids, z, zt, remainder=remainder), atol=1e-5, rtol=1e-4)
+
+
+def test_renormalising_at_vanishing_mass_is_not_diluted_by_empty_slots():
+    lp, lq = torch.tensor([-99.0, -98.0, -INF]), torch.tensor([-1.0, -2.0, -INF])
+    value = support_reverse_kl(lp, lq, remainder="renormalize")
+    torch.testing.assert_close(value, support_reverse_kl(lp[:2], lq[:2], remainder="renormalize"))
+
+
+# ---- errors
+
+
+@pytest.mark.parametrize("form", [*FORMS, support_cross_entropy, truncated_forward_kl], ids=lambda f: f.__name__)
+def test_refuses_bad_input(form):
+    with pytest.raises(
+        ValueError,
+        match=rf"{form.__name__}: student_logp and teacher_logp must have one shape, got \(2, 3\) and \(2, 4\)",
+    ):
+        form(torch.zeros(2, 3), torch.zeros(2, 4))
+    with pytest.raises(ValueError, match=f"{form.__name__}: teacher_logp carries gradient"):
+        form(torch.zeros(3), torch.zeros(3, requires_grad=True))
+
+
+@every_form
+def test_refuses_an_unknown_remainder(form):
+    with pytest.raises(
+        ValueError, match=f"{form.__name__}: remainder must be one of renormalize, tail, .*; got 'bare'"
+    ):
+        form(torch.zeros(3), torch.zeros(3), remainder="bare")
+
+
+@pytest.mark.parametrize("beta", [0.0, 1.0])
+def test_beta_at_the_ends_is_refused_and_beta_near_them_warns(beta):
+    with pytest.raises(ValueError, match="support_jensen_shannon: beta must be inside"):
+        support_jensen_shannon(torch.zeros(3), torch.zeros(3), beta=beta)
+    with pytest.warns(UserWarning, match="outside .0.1, 0.9."):
+        support_jensen_shannon(torch.zeros(3) - 2, torch.zeros(3) - 2, beta=abs(beta - 0.05))
+
+
+# ---- properties
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 8), st.floats(0.1, 6.0))
+def test_properties_hold_for_any_list(seed, k, scale):
+    z, zt = logits(seed, 8) * scale, logits(seed + 1, 8) * scale
+    for ids in (top_k_ids(z, k), top_k_ids(zt, k), union_ids(top_k_ids(z, k), top_k_ids(zt, k))):
+        for form in FORMS:
+            values = {r: on(form, ids, z, zt, remainder=r) for r in REMAINDERS}
+            assert min(values[r] for r in ("renormalize", "tail", "generalized")) >= -1e-9
+            assert values["tail"] <= FULL[form](z, zt) + 1e-6
+            assert values["tail"] <= FULL[form](z, zt) * (1 + 1e-6) + 1e-6
+        jsd = on(support_jensen_shannon, ids, z, zt)
+        assert jsd <= math.log(2) + 1e-9
+        assert (
+            on(truncated_forward_kl, ids, z, zt) >= on(support_forward_kl, ids, z, zt, remainder="renormalize") - 1e-9
+        )
+        assert 0 <= support_mass(gather_logp(z.log_softmax(-1), ids)) <= 1 + 1e-9

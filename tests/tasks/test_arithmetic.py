@@ -1,0 +1,82 @@
+import pytest
+
+from codriver.tasks.arithmetic import Arithmetic
+from codriver.tasks.registry import option_problems
+from tests.records import an_episode
+
+
+def judge(task, prompt, text, finish="stop"):
+    return task.verify(an_episode(prompt=prompt, completions=(text,), finish=finish))
+
+
+@pytest.mark.parametrize("options", [dict(operands=6), dict(operands=4, modulus=10), dict(operands=3, style="words", max_number=20), dict(operands=5, min_operands=2, subtract=False)])
+def test_every_own_solution_is_correct_with_every_step_right(options):
+    task = Arithmetic(**options)
+    for prompt in task.prompts("train", seed=1, start=0, count=50):
+        verdict = judge(task, prompt, task.solution(prompt))
+        assert (verdict.label, verdict.reward, verdict.parts) == ("correct", 1.0, {"answer": 1.0, "working": 1.0})
+
+
+def test_train_and_held_out_problems_never_overlap_and_are_the_same_for_ever():
+    task = Arithmetic(operands=3)
+    train = {p.messages[0].content for p in task.prompts("train", seed=0, start=0, count=3000)}
+    held = {p.messages[0].content for s in (0, 1) for p in task.prompts("heldout", seed=s, start=0, count=300)}
+    assert not train & held
+    assert task.prompts("train", seed=0, start=7, count=2) == task.prompts("train", seed=0, start=0, count=9)[7:]
+    assert task.prompts("train", seed=0, start=0, count=1)[0].messages[0].content == "8-6+2="
+
+
+def test_the_first_wrong_step_is_named_and_counted():
+    task = Arithmetic(operands=4)
+    prompt = next(p for p in task.prompts("train", seed=0, start=0, count=1))
+    right = task.solution(prompt)
+    steps = right.split(";")
+    wrong = ";".join([steps[0], steps[1] + "0", *steps[2:]])
+    verdict = judge(task, prompt, wrong)
+    assert verdict.label == "correct" and verdict.parts["working"] == pytest.approx(2 / 3)
+    assert verdict.detail.startswith("step 2: wrote ")
+    assert judge(Arithmetic(operands=4, check="working"), prompt, wrong).label == "incorrect"
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ("#{a}", "correct"),
+        ("#{a}#{a}", "correct"),
+        ("#{b}", "incorrect"),
+        ("#{a};#{b}", "unparseable"),
+        ("", "unparseable"),
+        ("{a}", "unparseable"),
+        ("#", "unparseable"),
+        ("#-", "unparseable"),
+        ("#1" + "0" * 5000, "unparseable"),
+        ("#{a}" + "9" * 20, "unparseable"),
+        ("##{a}", "correct"),
+        ("#٣", "unparseable"),
+    ],
+)
+def test_answers_that_are_wrong_missing_doubled_or_hostile(text, label):
+    task = Arithmetic(operands=3)
+    prompt = task.prompts("train", seed=0, start=0, count=1)[0]
+    right = int(prompt.reference)
+    assert judge(task, prompt, text.replace("{a}", str(right)).replace("{b}", str(right + 1))).label == label
+
+
+@pytest.mark.parametrize("finish", ["length", "context"])
+def test_a_completion_that_did_not_end_is_not_an_answer(finish):
+    task = Arithmetic(operands=3)
+    prompt = task.prompts("train", seed=0, start=0, count=1)[0]
+    assert judge(task, prompt, task.solution(prompt), finish).label == "unparseable"
+
+
+def test_options_out_of_range_say_what_to_change():
+    for options, message in (
+        (dict(operands=1), "operands: got 1, expected at least 2"),
+        (dict(operands=3, min_operands=5), "min_operands: got 5, expected 2 to operands"),
+        (dict(modulus=1), "modulus: got 1"),
+        (dict(style="loud"), "style: got 'loud', expected one of compact, words"),
+        (dict(operand=3), "operand: got 'operand', expected an option of the task arithmetic, change: write 'operands'"),
+        (dict(subtract=1), "subtract: got 1, expected true or false"),
+    ):
+        (found,) = option_problems("arithmetic", options)
+        assert message in found
