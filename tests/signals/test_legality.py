@@ -52,7 +52,7 @@ def measured(estimator, use, z, lq):
 
 def expected(what, z, lq):
     p, lp = z.softmax(-1), z.log_softmax(-1)
-    kl, fkl = (p * (lp - lq)).sum(), (lq.exp() * (lq - lp)).sum()
+    kl = (p * (lp - lq)).sum()
     reverse, forward = p * (lp - lq - kl), p - lq.exp()
     return {
         "reverse KL, unbiased": kl,
@@ -61,7 +61,6 @@ def expected(what, z, lq):
         "forward KL": forward,
         "reverse KL minus forward KL": reverse - forward,
         NOTHING: torch.zeros(V, dtype=torch.float64),
-        "forward KL value": fkl,
     }.get(what)
 
 

@@ -21,6 +21,8 @@ SUMMED = re.compile(r"time/.+|tokens/(generated|trained)")
 NOT_WORK = ("time/evaluate", "time/step", "time/total")
 """Not in the seconds of the x axis: an evaluation is not training, and the others would count a step twice."""
 EVAL = re.compile(r"eval/(?P<set>.+)/(?P<what>accuracy|pass_at_\d+)")
+SHOWN = re.compile(r"eval/(?P<set>.+)/(accuracy|pass_at_(?!1$)\d+)")
+"""Of an evaluation in the comparison; pass@1 is its accuracy."""
 TARGET = 0.5
 HOW = "give the folder that `codriver train` printed"
 
@@ -200,7 +202,7 @@ def comparison_row(record: RunRecord) -> Row:
     sets = evaluation_sets(names)
     row: dict[str, Any] = {"stage": record.name}
     for one in sets:
-        row |= {n: last(record, n) for n in names if (match := EVAL.fullmatch(n)) and match["set"] == one}
+        row |= {n: last(record, n) for n in names if (match := SHOWN.fullmatch(n)) and match["set"] == one}
     length = last(record, f"eval/{sets[0]}/mean_length") if sets else None
     row["mean_length"] = length if length is not None else last(record, "completions/mean_length")
     if sets:

@@ -53,7 +53,7 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
     records = [read_run(folder) for folder in folders]
     arms = arms_of(records)
     page = Page(title=" and ".join(record.name for record in records))
-    for part in (_header(records), _summary(arms), _comparison(arms)):
+    for part in (_header(records), _summary(arms, len(records)), _comparison(arms)):
         page.add(part)
     _curves(page, arms)
     _supervised(page, records)
@@ -86,32 +86,32 @@ def arms_of(records: Sequence[RunRecord]) -> list[Arm]:
 # ------------------------------------------------------------------------------------------------------- in words
 
 
-def summary_sentences(arms: Sequence[Arm]) -> list[str]:
-    """What the numbers say, and no more. Plain text."""
+def summary_sentences(arms: Sequence[Arm], here: str = "in this run") -> list[str]:
+    """What the numbers say, and no more. Plain text; an arm's label is quoted, it may be any word."""
     said: list[str] = []
     sets = rr.evaluation_sets([key for arm in arms for key in arm.row])
     for place, one in enumerate(sets):
-        said += _accuracy_sentences(arms, one, is_first=place == 0)
+        said += _accuracy_sentences(arms, one, here, is_first=place == 0)
     if not sets and arms:
-        said.append("No held-out evaluation is logged in this run, so nothing can be said about unseen problems.")
+        said.append(f"No held-out evaluation is logged {here}, so nothing can be said about unseen problems.")
         for arm in arms:
             values = rr.series(arm.record, "reward/mean")[1]
             if values:
                 few = max(1, min(10, len(values) // 4))
                 start, end = (sum(v) / few for v in (values[:few], values[-few:]))
                 said.append(
-                    f"{arm.label}: mean reward on its own training prompts {start:.3f} at first, {end:.3f} at last."
+                    f"“{arm.label}”: mean reward on its own training prompts {start:.3f} at first, {end:.3f} at last."
                 )
     costs = [_cost(arm) for arm in arms]
     if any(costs):
         said.append("Cost: " + "; ".join(cost for cost in costs if cost) + ". Evaluation is not counted.")
     for arm in arms:
         if arm.record.status == "unfinished":
-            said.append(f"{arm.label} is not finished (running, or killed): its figures are those so far.")
+            said.append(f"“{arm.label}” is not finished (running, or killed): its figures are those so far.")
     return said
 
 
-def _accuracy_sentences(arms: Sequence[Arm], one: str, *, is_first: bool) -> list[str]:
+def _accuracy_sentences(arms: Sequence[Arm], one: str, here: str, *, is_first: bool) -> list[str]:
     name = f"eval/{one}/accuracy"
     known = [(rr.finite(arm.row.get(name)), arm) for arm in arms]
     ranked = sorted(((v, arm) for v, arm in known if v is not None), key=lambda pair: -pair[0])
@@ -122,21 +122,24 @@ def _accuracy_sentences(arms: Sequence[Arm], one: str, *, is_first: bool) -> lis
     if len(arms) == 1:
         start = rr.series(first.record, name)[1][:1]
         moved = f"went from {start[0]:.1%} to {top:.1%}" if start else f"ended at {top:.1%}"
-        said = [f"In this run, accuracy on {where} {moved}."]
+        said = [f"{here.capitalize()}, accuracy on {where} {moved}."]
     else:
-        level = [arm.label for v, arm in ranked if v == top]
+        level = [f"“{arm.label}”" for v, arm in ranked if v == top]
         lead = f"{joined(level)} ended {'highest' if len(level) == 1 else 'level'} on {where} with {top:.1%}"
-        rest = ", ".join(f"{arm.label} {v:.1%}" for v, arm in others if v != top)
-        said = [f"In this run, {lead}{f'; {rest}' if rest else ''}."]
+        rest = ", ".join(f"“{arm.label}” {v:.1%}" for v, arm in others if v != top)
+        said = [f"{here.capitalize()}, {lead}{f'; {rest}' if rest else ''}."]
     if is_first:
-        reached = [(arm.row.get("steps_to_50"), arm.label) for arm in arms]
-        hits = sorted((s, label) for s, label in reached if isinstance(s, int))
-        missed = [label for s, label in reached if not isinstance(s, int)]
+        asked = [arm for v, arm in known if v is not None and "steps_to_50" in arm.row]
+        missed = [f"“{arm.label}”" for arm in asked if not isinstance(arm.row["steps_to_50"], int)]
+        hits: dict[int, list[str]] = {}
+        for arm in asked:
+            if isinstance(step := arm.row["steps_to_50"], int):
+                hits.setdefault(step, []).append(f"“{arm.label}”")
         if hits:
-            text = "50 % was first seen " + ", ".join(f"at step {s} by {label}" for s, label in hits)
+            text = "50% was first seen " + ", ".join(f"at step {s} by {joined(hits[s])}" for s in sorted(hits))
             said.append(text + (f"; {joined(missed)} did not reach it." if missed else "."))
-        elif any("steps_to_50" in arm.row for arm in arms):
-            said.append("Nothing reached 50 % in this run.")
+        elif asked:
+            said.append(f"Nothing reached 50% {here}.")
     return said
 
 
@@ -145,11 +148,11 @@ def _cost(arm: Arm) -> str:
     seconds = rr.work_s(arm.record) or sum(v for k, v in arm.row.items() if k.startswith("time/") and rr.finite(v))
     bits = [f"{tokens:,.0f} generated tokens"] if tokens else []
     bits += [f"{duration(seconds)} of work"] if seconds else []
-    return f"{arm.label} {' and '.join(bits)}" if bits else ""
+    return f"“{arm.label}” {' and '.join(bits)}" if bits else ""
 
 
-def _summary(arms: Sequence[Arm]) -> str:
-    said = summary_sentences(arms)
+def _summary(arms: Sequence[Arm], num_runs: int) -> str:
+    said = summary_sentences(arms, "in this run" if num_runs == 1 else "in these runs")
     if not said:
         return '<section class="summary"><p>No step is logged yet that could be summed up.</p></section>'
     text = "".join(f"<p>{escape(sentence)}</p>" for sentence in said)
@@ -235,8 +238,9 @@ def _curves(page: Page, arms: Sequence[Arm]) -> None:
     for plot, lines in drawn:
         page.lines(plot.title, plot.note, lines, is_percent=plot.is_percent, is_noisy=plot.is_noisy, is_grouped=True)
     if stages:
+        parts = [k.removeprefix("time/") for k in stages]
         rows = [(n, arms[n].label, [t.get(k, 0.0) for k in stages]) for n, t in enumerate(times) if any(t.values())]
-        page.bars("Time per stage", "Seconds of the whole run.", [k.removeprefix("time/") for k in stages], rows)
+        page.bars("Time per stage", "Of the whole run, evaluation included.", parts, rows, is_wide=len(drawn) % 2 == 0)
     page.end_grid()
 
 
@@ -272,10 +276,12 @@ def _header(records: Sequence[RunRecord]) -> str:
     title = " and ".join(record.name for record in records)
     times = [t for r in records for part in (r, *r.stages) for row in part.metrics if (t := rr.finite(row.get("time")))]
     until = f"Last step logged {datetime.fromtimestamp(max(times), UTC):%Y-%m-%d %H:%M} UTC." if times else ""
-    state = "; ".join(f"{r.name} is {STATUS[r.status]}" if len(records) > 1 else STATUS[r.status] for r in records)
+    states = [
+        f"“{r.name}” is {STATUS[r.status]}" if len(records) > 1 else STATUS[r.status].capitalize() for r in records
+    ]
     notes = [f"{part.name}: {note}" for r in records for part in (r, *r.stages) for note in part.notes]
     text = f'<p class="brand">codriver report</p><h1>{escape(title)}</h1>'
-    text += f'<p class="sub">{escape(state[:1].upper() + state[1:])}. {until}</p>'
+    text += f'<p class="sub">{escape("; ".join(states))}. {until}</p>'
     return "<header>" + text + "".join(f'<p class="note">{escape(note)}.</p>' for note in notes) + "</header>"
 
 

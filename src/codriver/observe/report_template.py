@@ -110,10 +110,16 @@ class Page:
         self._figure(title, note, facts, [(a, "" if alone else n, v) for a, n, v in ends], _numbers(lines, form))
 
     def bars(
-        self, title: str, note: str, parts: Sequence[str], rows: Sequence[tuple[int, str, Sequence[float]]]
+        self,
+        title: str,
+        note: str,
+        parts: Sequence[str],
+        rows: Sequence[tuple[int, str, Sequence[float]]],
+        *,
+        is_wide: bool,
     ) -> None:
         """Stacked horizontal bars: one per (arm, label, value of each part)."""
-        facts = {"type": "bars", "parts": list(parts)}
+        facts: dict[str, Any] = {"type": "bars", "parts": list(parts)}
         facts["rows"] = [{"arm": arm, "name": name, "values": list(values)} for arm, name, values in rows]
         head = "<th scope=col>arm</th>" + "".join(f"<th scope=col>{escape(part)}, s</th>" for part in parts)
         body = [
@@ -121,8 +127,8 @@ class Page:
             for _, name, values in rows
         ]
         ends = [(arm, name, duration(sum(values))) for arm, name, values in rows]
-        height = 130 + 52 * len(rows)
-        self._figure(title, note, facts, ends, table(f"{title}: numbers", head, body), height=height)
+        numbers = table(f"{title}: numbers", head, body)
+        self._figure(title, note, facts, ends, numbers, height=max(280, 140 + 44 * len(rows)), is_wide=is_wide)
 
     def _figure(
         self,
@@ -133,6 +139,7 @@ class Page:
         numbers: str,
         *,
         height: int = 0,
+        is_wide: bool = False,
     ) -> None:
         name = f"figure-{len(self.figures)}"
         self.figures.append({"id": name} | facts)
@@ -140,7 +147,7 @@ class Page:
         spoken = f"{title}. " + "; ".join(f"{label} {value}" for _, label, value in ends)
         size = f' style="height:{height}px"' if height else ""
         self.add(
-            f"<figure{' class=wide' if height else ''}><figcaption><h3>{escape(title)}</h3>"
+            f"<figure{' class=wide' if is_wide else ''}><figcaption><h3>{escape(title)}</h3>"
             f'<p class="note">{escape(note)}</p><ul class="ends" aria-label="Last values">{last}</ul></figcaption>'
             f'<div class="plot" id="{name}" role="img" aria-label="{escape(spoken)}"{size}></div>'
             f"<details><summary>Numbers</summary>{numbers}</details></figure>"
@@ -173,12 +180,12 @@ def table(label: str, head: str, rows: Iterable[str]) -> str:
 def heading(key: str) -> str:
     """
     >>> heading("eval/heldout/pass_at_4"), heading("steps_to_50"), heading("time/rollout"), heading("num_prompts")
-    ('heldout pass@4', 'steps to 50 %', 'rollout, s', 'num prompts')
+    ('heldout pass@4', 'steps to 50%', 'rollout, s', 'num prompts')
     """
     if match := EVAL.fullmatch(key):
         return f"{match['set']} {match['what'].replace('pass_at_', 'pass@')}"
     if match := re.fullmatch(r"steps_to_(\d+)", key):
-        return f"steps to {match[1]} %"
+        return f"steps to {match[1]}%"
     return f"{key.removeprefix('time/')}, s" if key.startswith("time/") else key.replace("_", " ")
 
 
