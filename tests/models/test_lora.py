@@ -130,7 +130,7 @@ def test_a_checkpoint_holds_the_adapter_alone(tmp_path):
 
 def test_an_adapter_of_another_rank_is_refused(tmp_path):
     save_adapter(adapted(), tmp_path)
-    with pytest.raises(InputError, match=r"first at .*lora_A.* \(\[4, 64\] saved, \[8, 64\] expected\); use the rank"):
+    with pytest.raises(InputError, match=r"first at .*lora_A.* \(\[4, 256\] saved, \[8, 256\] expected\); use the rank"):
         load_adapter(adapted(rank=8), tmp_path)
 
 

@@ -140,7 +140,6 @@ def test_all_text_is_escaped_and_the_data_cannot_end_its_script(tmp_path):
     with (folder / "metrics.jsonl").open("a") as stream:
         stream.write(json.dumps(row) + "\n")
     own, figures = page(tmp_path, folder)
-    assert "alert('x')" not in own.replace("&#x27;", "") or "<script>alert" not in own
     assert "<script>alert" not in own and "<img" not in own and "<i>" not in own and "<b>&" not in own
     assert "&lt;i&gt;run &amp; co" in own and "&lt;script&gt;alert(&#x27;x&#x27;)" in own
     assert any("<img src=x>" in s["name"] for f in figures for s in f.get("series", ()))

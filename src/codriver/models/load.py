@@ -121,7 +121,7 @@ def save_policy(policy: Policy, folder: Path, *, merge: bool = False) -> None:
 
 
 def convert_gguf(file: Path, *, cache: Path | None = None) -> Path:
-    """A float32 safetensors folder with the weights, tokenizer and chat template of a GGUF file; made once, then reused.
+    """A float32 safetensors folder with the weights, tokenizer and chat template of a GGUF file; made once.
 
     Args:
         cache: where the folder `<file name>.hf` goes; None: beside the file.

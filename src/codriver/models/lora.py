@@ -34,8 +34,8 @@ def add_lora(
     Args:
         alpha:          adapter output is scaled by alpha / rank.
         target_modules: names of linear layers; None: all but the output head.
-        dropout:        on the adapter's input, in training mode only. Above 0 the sampled distribution (eval mode) is not
-                        the one that learns.
+        dropout:        on the adapter's input, in training mode only. Above 0 the sampled distribution (eval mode) is
+                        not the one that learns.
         seed:           of the adapter's weights; torch's global random state is neither read nor changed.
     Raises:
         InputError: peft is not installed, or no layer has one of the names.

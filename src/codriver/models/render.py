@@ -78,8 +78,6 @@ def decode_completion(tokenizer: Any, ids: Sequence[int] | NDArray[np.int64], *,
 
 
 def _render(tokenizer: Any, turns: list[tuple[str, str]], *, add_generation_prompt: bool) -> NDArray[np.int64]:
-    from jinja2 import TemplateError
-
     if not tokenizer.chat_template:
         raise InputError(
             f"the tokenizer of {tokenizer.name_or_path or 'the model'} has no chat template; use an instruct model, "
@@ -92,7 +90,7 @@ def _render(tokenizer: Any, turns: list[tuple[str, str]], *, add_generation_prom
             return_dict=False,
             add_generation_prompt=add_generation_prompt,
         )
-    except TemplateError as error:
+    except Exception as error:  # a template is a program that came with the model: it may raise anything
         roles = ", ".join(role for role, _ in turns)
         raise InputError(f"the chat template refuses a conversation of the roles {roles}: {error}") from error
     return np.asarray(ids, dtype=np.int64)

@@ -117,7 +117,7 @@ def _sizes(model_type: str, hidden: int, layers: int, positions: int) -> dict[st
     heads = hidden // HEAD_SIZE
     if model_type == "gpt2":
         return {"n_embd": hidden, "n_layer": layers, "n_head": heads, "n_positions": positions}
-    sizes = {
+    sizes: dict[str, Any] = {
         "hidden_size": hidden,
         "intermediate_size": 4 * hidden,
         "num_hidden_layers": layers,

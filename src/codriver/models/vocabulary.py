@@ -7,7 +7,7 @@ from codriver.errors import InputError
 
 def real_vocab_size(tokenizer: Any) -> int:
     """Largest id that stands for a token, plus 1; added tokens count, padding rows of a model's head do not."""
-    return max(tokenizer.get_vocab().values()) + 1
+    return int(max(tokenizer.get_vocab().values())) + 1
 
 
 def require_same_vocabulary(student_tokenizer: Any, teacher_tokenizer: Any, *, teacher_name: str) -> int:
@@ -21,8 +21,8 @@ def require_same_vocabulary(student_tokenizer: Any, teacher_tokenizer: Any, *, t
         return max(student) + 1
     first = min(i for i in student.keys() | teacher.keys() if student.get(i) != teacher.get(i))
     raise InputError(
-        f"teacher {teacher_name}: its vocabulary is not the student's: id {first} is {_shown(student.get(first))} for the "
-        f"student and {_shown(teacher.get(first))} for the teacher ({len(student)} and {len(teacher)} tokens); "
+        f"teacher {teacher_name}: its vocabulary is not the student's: id {first} is {_shown(student.get(first))} for "
+        f"the student and {_shown(teacher.get(first))} for the teacher ({len(student)} and {len(teacher)} tokens); "
         f"choose a teacher of the student's model family"
     )
 

@@ -154,7 +154,7 @@ def _cost(arm: Arm) -> str:
 def _summary(arms: Sequence[Arm], num_runs: int) -> str:
     said = summary_sentences(arms, "in this run" if num_runs == 1 else "in these runs")
     if not said:
-        return '<section class="summary"><p>No step is logged yet that could be summed up.</p></section>'
+        said = ["No step is logged yet that could be summed up."]
     text = "".join(f"<p>{escape(sentence)}</p>" for sentence in said)
     if len(arms) > 1:
         text += '<p class="caveat">Each arm is one run with one seed: small differences may be chance.</p>'
@@ -269,9 +269,6 @@ def _supervised(page: Page, records: Sequence[RunRecord]) -> None:
         page.end_grid()
 
 
-# ------------------------------------------------------------------------------------------------------- the rest
-
-
 def _header(records: Sequence[RunRecord]) -> str:
     title = " and ".join(record.name for record in records)
     times = [t for r in records for part in (r, *r.stages) for row in part.metrics if (t := rr.finite(row.get("time")))]
@@ -291,11 +288,11 @@ def _settings(records: Sequence[RunRecord]) -> str:
         for part in (record, *record.stages):
             name = record.name if part is record else f"{record.name} · {part.name}"
             if part.recipe:
-                folds.append((f"Settings of {name} (recipe.yaml)", part.recipe))
+                folds.append((f"{name}: recipe.yaml", part.recipe))
         environments = [part.environment for part in (record, *record.stages) if part.environment]
         for place, environment in enumerate(environments):
             if environment not in environments[:place]:
                 name = record.name if place == 0 else f"{record.name}, differing"
-                folds.append((f"Environment of {name}", json.dumps(environment, indent=1, ensure_ascii=False)))
+                folds.append((f"{name}: environment.json", json.dumps(environment, indent=1, ensure_ascii=False)))
     fold = '<details class="fold"><summary>{}</summary><pre tabindex="0">{}</pre></details>'
     return "<h2>Settings</h2>" + "".join(fold.format(escape(a), escape(b)) for a, b in folds) if folds else ""

@@ -180,13 +180,13 @@ def table(label: str, head: str, rows: Iterable[str]) -> str:
 def heading(key: str) -> str:
     """
     >>> heading("eval/heldout/pass_at_4"), heading("steps_to_50"), heading("time/rollout"), heading("num_prompts")
-    ('heldout pass@4', 'steps to 50%', 'rollout, s', 'num prompts')
+    ('heldout pass@4', 'steps to 50%', 'rollout,\\xa0s', 'num prompts')
     """
     if match := EVAL.fullmatch(key):
         return f"{match['set']} {match['what'].replace('pass_at_', 'pass@')}"
     if match := re.fullmatch(r"steps_to_(\d+)", key):
         return f"steps to {match[1]}%"
-    return f"{key.removeprefix('time/')}, s" if key.startswith("time/") else key.replace("_", " ")
+    return f"{key.removeprefix('time/')},\N{NO-BREAK SPACE}s" if key.startswith("time/") else key.replace("_", " ")
 
 
 def is_share(key: str) -> bool:
@@ -199,6 +199,8 @@ def cell(key: str, value: object, *, is_best: bool) -> str:
         text = "not reached" if key.startswith("steps_to_") else "–" if value is None else str(value)
     elif is_share(key):
         text = f"{number:.1%}"
+    elif key.startswith("time/"):
+        text = f"{number:,.1f}"
     else:
         text = f"{number:,.0f}" if number == int(number) else f"{number:,.1f}" if abs(number) >= 10 else f"{number:.4g}"
     return f"<td{' class=best' if is_best else ''}>{escape(text)}</td>"
@@ -266,4 +268,5 @@ def _toolbar(labels: Sequence[str], axes: Sequence[str]) -> str:
     shown = f"<fieldset><legend>Show</legend>{arms}</fieldset>" if len(labels) > 1 else ""
     switch = f"<fieldset><legend>Compare on</legend>{radios}</fieldset>" if len(axes) > 1 else ""
     smooth = '<label class="pill"><input type="checkbox" id="smooth" checked>Smooth</label>'
-    return f'<div class="toolbar">{shown}{switch}{smooth}</div>'
+    note = '<p class="note">Smooth: thick lines are means of neighbouring steps, faint lines the steps themselves.</p>'
+    return f'<div class="toolbar">{shown}{switch}{smooth}</div>{note}'

@@ -1,6 +1,7 @@
 """Arithmetic with written working: `3+8-5=` is answered step by step, and every step can be checked.
 
     compact   3+8-5=      3+8=11;11-5=6;#6
+    chained   3+8-5:      3+8=11-5=6#6
     words     What is 3 + 8 - 5? ...      3 + 8 = 11\\n11 - 5 = 6\\nAnswer: 6
 """
 
@@ -16,6 +17,7 @@ from codriver.tasks.protocol import HELD_OUT_SHARE, Split
 from codriver.verify.working import Form, check_working
 
 WORDS_QUESTION = "What is {problem}? Work from left to right, one step per line, then write `Answer:` and the number."
+ENDING = {"compact": "=", "chained": ":"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +32,12 @@ class Arithmetic:
     """Largest number in a problem."""
     subtract: bool = True
     """Mix subtraction in; running values stay at 0 or above."""
+    max_value: int = 0
+    """Running values stay at or below this (so digits alone can be enough); 0: no bound."""
     modulus: int = 0
     """Running values are taken modulo this; 0: plain integers."""
     style: Form = "compact"
-    """compact: for character models. words: for models that speak."""
+    """compact, chained: for character models. words: for models that speak."""
     check: Literal["answer", "working"] = "answer"
     """answer: correct means the right final answer. working: every written step must be right too."""
 
@@ -49,10 +53,11 @@ class Arithmetic:
             raise ValueError(f"max_number: got {self.max_number}, expected at least 1, change: write 9")
         if self.modulus < 0 or self.modulus == 1:
             raise ValueError(f"modulus: got {self.modulus}, expected 0 (off) or at least 2, change: write 0 or 10")
-        if self.style not in ("compact", "words"):
-            raise ValueError(f"style: got {self.style!r}, expected compact or words, change: write compact")
-        if self.check not in ("answer", "working"):
-            raise ValueError(f"check: got {self.check!r}, expected answer or working, change: write answer")
+        if self.max_value and (self.modulus or not self.subtract or self.max_value < self.max_number):
+            raise ValueError(
+                f"max_value: got {self.max_value}, expected 0, or at least max_number ({self.max_number}) with "
+                f"subtract: true and modulus: 0, change: write 0"
+            )
 
     @property
     def name(self) -> str:
@@ -74,6 +79,8 @@ class Arithmetic:
             value = result
         if self.style == "compact":
             return "".join(f"{a}{sign}{b}={c};" for a, sign, b, c in steps) + f"#{value}"
+        if self.style == "chained":
+            return f"{steps[0][0]}" + "".join(f"{sign}{b}={c}" for _, sign, b, c in steps) + f"#{value}"
         return "".join(f"{a} {sign} {b} = {c}\n" for a, sign, b, c in steps) + f"Answer: {value}"
 
     def verify(self, episode: Episode) -> Verdict:
@@ -99,7 +106,7 @@ class Arithmetic:
         for sign, term in _terms(problem):
             value = self._reduce(value + term if sign == "+" else value - term)
         spaced = problem.replace("+", " + ").replace("-", " - ")
-        content = f"{problem}=" if self.style == "compact" else WORDS_QUESTION.format(problem=spaced)
+        content = WORDS_QUESTION.format(problem=spaced) if self.style == "words" else problem + ENDING[self.style]
         return Prompt(
             id=f"arithmetic/{split}/{problem}",
             task="arithmetic",
@@ -112,12 +119,16 @@ class Arithmetic:
         value = int(random.integers(0, self.max_number + 1))
         text = str(value)
         for _ in range(operands - 1):
-            number = int(random.integers(0, self.max_number + 1))
-            can_subtract = self.subtract and (self.modulus > 0 or number <= value)
-            minus = can_subtract and bool(random.integers(0, 2))
-            value = self._reduce(value - number if minus else value + number)
-            text += f"{'-' if minus else '+'}{number}"
+            signs = [(sign, n) for n in range(self.max_number + 1) for sign in "+-" if self._may(value, sign, n)]
+            sign, number = signs[int(random.integers(len(signs)))]
+            value = self._reduce(value + number if sign == "+" else value - number)
+            text += f"{sign}{number}"
         return text
+
+    def _may(self, value: int, sign: str, number: int) -> bool:
+        if sign == "-":
+            return self.subtract and (self.modulus > 0 or number <= value)
+        return not self.max_value or value + number <= self.max_value
 
     def _reduce(self, value: int) -> int:
         return value % self.modulus if self.modulus else value

@@ -5,13 +5,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Form = Literal["compact", "words"]
+Form = Literal["compact", "chained", "words"]
 STEP = re.compile(r"\s*(-?\d{1,12})\s*([+-])\s*(\d{1,12})\s*=\s*(-?\d{1,12})\s*", re.ASCII)
+LINK = re.compile(r"([+-])(\d{1,12})=(-?\d{1,12})", re.ASCII)
+CHAIN = re.compile(r"(-?\d{1,12})(.*)", re.ASCII | re.DOTALL)
 ANSWER = {
     "compact": re.compile(r"#(-?\d{1,12})(?!\d)", re.ASCII),
+    "chained": re.compile(r"#(-?\d{1,12})(?!\d)", re.ASCII),
     "words": re.compile(r"answer\s*:\s*(-?\d{1,12})(?![\d.,]*\d)", re.ASCII | re.IGNORECASE),
 }
 BREAK = {"compact": ";", "words": "\n"}
+Step = tuple[int, str, int, int]
+"""(running value, sign, number, result) as written."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,19 +46,18 @@ def check_working(text: str, *, terms: Sequence[tuple[str, int]], modulus: int =
     >>> check_working("3+8=12;12-5=7;#7", terms=[("+", 3), ("+", 8), ("-", 5)]).detail
     'step 1: wrote 3+8=12, expected 3+8=11'
     """
-    lines = [part for part in text.split(BREAK[form]) if part.strip()]
     answers = {int(match) for match in ANSWER[form].findall(text)}
-    written = [STEP.fullmatch(line) for line in lines if not ANSWER[form].search(line)]
+    written = _chained_steps(text) if form == "chained" else _separate_steps(text, form)
     value, first_wrong, num_right, detail = terms[0][1], None, 0, ""
     for number, (sign, term) in enumerate(terms[1:]):
         result = value + term if sign == "+" else value - term
         result = result % modulus if modulus else result
         step = written[number] if number < len(written) else None
-        if step and (int(step[1]), step[2], int(step[3]), int(step[4])) == (value, sign, term, result):
+        if step == (value, sign, term, result):
             num_right += 1
         elif first_wrong is None:
             first_wrong = number
-            wrote = step.group().strip() if step else "nothing that is a step"
+            wrote = "{}{}{}={}".format(*step) if step else "nothing that is a step"
             detail = f"step {number + 1}: wrote {wrote}, expected {value}{sign}{term}={result}"
         value = result
     if not answers:
@@ -66,3 +70,22 @@ def check_working(text: str, *, terms: Sequence[tuple[str, int]], modulus: int =
         first_wrong_step=first_wrong,
         detail=detail,
     )
+
+
+def _separate_steps(text: str, form: Form) -> list[Step | None]:
+    """`3+8=11;11-5=6;#6`, or one step a line; None for a part that is no step."""
+    parts = [part for part in text.split(BREAK[form]) if part.strip() and not ANSWER[form].search(part)]
+    found = [STEP.fullmatch(part) for part in parts]
+    return [(int(m[1]), m[2], int(m[3]), int(m[4])) if m else None for m in found]
+
+
+def _chained_steps(text: str) -> list[Step | None]:
+    """`3+8=11-5=6#6`: each result is the next step's running value. Reading stops at what is no step."""
+    start = CHAIN.match(text)
+    if not start:
+        return []
+    value, rest, steps = int(start[1]), start[2], []
+    while link := LINK.match(rest):
+        steps.append((value, link[1], int(link[2]), int(link[3])))
+        value, rest = int(link[3]), rest[link.end() :]
+    return [*steps, *([] if rest.startswith("#") else [None])]
