@@ -7,7 +7,10 @@ from codriver.episode import Allocated, Episode, Message, Prompt, Scored, Teache
 
 def a_prompt(number: int = 0, **changes) -> Prompt:
     values = dict(
-        id=f"arithmetic/train/{number}", task="arithmetic", messages=(Message(role="user", content="1+1="),), reference="2"
+        id=f"arithmetic/train/{number}",
+        task="arithmetic",
+        messages=(Message(role="user", content="1+1="),),
+        reference="2",
     )
     return Prompt(**(values | changes))
 
@@ -36,7 +39,9 @@ def an_episode(*, prompt_len: int = 3, sampled: int = 4, seed: int = 0, vocab: i
 def verified(episode: Episode, *, reward: float = 1.0, label: str = "") -> Verified:
     if label == "invalid":
         return episode.advance(Verified, verdict=Verdict.invalid("test"))
-    verdict = Verdict(label=label or ("correct" if reward > 0 else "incorrect"), reward=reward, parts={"answer": reward})
+    verdict = Verdict(
+        label=label or ("correct" if reward > 0 else "incorrect"), reward=reward, parts={"answer": reward}
+    )
     return episode.advance(Verified, verdict=verdict)
 
 

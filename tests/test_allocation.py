@@ -37,7 +37,9 @@ def test_a_group_that_agrees_has_no_outcome_weight_but_stays_in_the_count_and_ke
     agreed = scored(an_episode(sampled=3), advantage=0.0, outcome_reason="group_agrees", teacher_logp=[-1, -1, -1])
     first, second = allocate([*lengths(3), agreed], {"outcome": Share(coef=1.0), "distill": Share(coef=1.0)})
     assert first.weights["outcome"].weight.tolist() == pytest.approx([1 / 6] * 3)
-    assert not second.weights["outcome"].weight.any() and second.weights["distill"].weight.tolist() == pytest.approx([1 / 3] * 3)
+    assert not second.weights["outcome"].weight.any() and second.weights["distill"].weight.tolist() == pytest.approx(
+        [1 / 3] * 3
+    )
     assert not first.weights["distill"].weight.any()
 
 

@@ -59,7 +59,9 @@ def plan_for(tmp_path, **changes):
 
 def run(tmp_path, *, resume=False, interrupted=lambda: False, **changes):
     show = Silent()
-    return run_plan(read_plan(str(plan_for(tmp_path, **changes)), []), resume=resume, show=show, interrupted=interrupted), show
+    return run_plan(
+        read_plan(str(plan_for(tmp_path, **changes)), []), resume=resume, show=show, interrupted=interrupted
+    ), show
 
 
 def figures(folder: Path):
@@ -78,7 +80,16 @@ def whole(tmp_path_factory):
 def test_a_staged_recipe_leaves_a_run_folder_per_stage_a_comparison_and_a_report(whole):
     for stage in ("cold", "both"):
         names = {p.name for p in (whole / "stages" / stage).iterdir()}
-        assert {"recipe.yaml", "environment.json", "metrics.jsonl", "events.jsonl", "checkpoints", "final", "tokens", "episodes"} <= names
+        assert {
+            "recipe.yaml",
+            "environment.json",
+            "metrics.jsonl",
+            "events.jsonl",
+            "checkpoints",
+            "final",
+            "tokens",
+            "episodes",
+        } <= names
     (row,) = json.loads((whole / "comparison.json").read_text())["rows"]
     assert row["stage"] == "both" and row["tokens_generated"] > 0 and "eval/arithmetic/pass_at_2" in row
     assert (whole / "report.html").stat().st_size < 10e6
@@ -87,13 +98,17 @@ def test_a_staged_recipe_leaves_a_run_folder_per_stage_a_comparison_and_a_report
 def test_final_weights_load_with_plain_transformers(whole):
     final = whole / "stages" / "both" / "final"
     model, tokenizer = AutoModelForCausalLM.from_pretrained(final), AutoTokenizer.from_pretrained(final)
-    ids = tokenizer.apply_chat_template([{"role": "user", "content": "1+2="}], add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    ids = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "1+2="}], add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
     out = model.generate(**ids, max_new_tokens=3, do_sample=False)
     assert out.shape[1] <= ids["input_ids"].shape[1] + 3
 
 
 def test_learning_from_solutions_lowers_their_loss(whole):
-    losses = [row["signal/supervised/loss"] for row in RunFolder(whole / "stages" / "cold").rows() if row["row"] == "training"]
+    losses = [
+        row["signal/supervised/loss"] for row in RunFolder(whole / "stages" / "cold").rows() if row["row"] == "training"
+    ]
     assert losses[-1] < 0.8 * losses[0]
 
 
@@ -115,7 +130,12 @@ def test_a_run_killed_with_sigkill_and_resumed_measures_what_an_unkilled_one_doe
     recipe = plan_for(tmp_path)
     metrics = tmp_path / "run" / "stages" / "both" / "metrics.jsonl"
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    process = subprocess.Popen([sys.executable, "-m", "codriver.cli", "train", str(recipe)], env=env, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "codriver.cli", "train", str(recipe)],
+        env=env,
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
     wanted = "checkpoint" if moment == "boundary" else '"step": 2, "row": "training"'
     watched = metrics.with_name("events.jsonl") if moment == "boundary" else metrics
     deadline = time.time() + 240
@@ -163,5 +183,14 @@ def test_a_changed_recipe_is_not_resumed(tmp_path):
 
 
 def test_a_prompt_longer_than_the_context_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"prompt arithmetic/heldout/.*: 6 tokens, but rollout.max_prompt_length is 2; raise it or drop the prompt"):
-        run(tmp_path, stages=[], compare=None, rollout=RECIPE["rollout"] | {"max_prompt_length": 2, "max_completion_length": 1}, steps=1)
+    with pytest.raises(
+        InputError,
+        match=r"prompt arithmetic/heldout/.*: 6 tokens, but rollout.max_prompt_length is 2; raise it or drop the prompt",
+    ):
+        run(
+            tmp_path,
+            stages=[],
+            compare=None,
+            rollout=RECIPE["rollout"] | {"max_prompt_length": 2, "max_completion_length": 1},
+            steps=1,
+        )

@@ -182,7 +182,9 @@ def make_render(recipe: Recipe, policy: Policy) -> Render:
     def render_prompt(prompt: Prompt) -> Int:
         ids = render(policy.tokenizer, prompt.messages)
         if len(ids) > longest:
-            raise InputError(f"prompt {prompt.id}: {len(ids)} tokens, but {what} {longest}; raise it or drop the prompt")
+            raise InputError(
+                f"prompt {prompt.id}: {len(ids)} tokens, but {what} {longest}; raise it or drop the prompt"
+            )
         return ids
 
     return render_prompt
@@ -275,12 +277,8 @@ def signal_shares(recipe: Recipe) -> dict[str, Share]:
         return {"supervised": Share(coef=1.0)}
     length, signals = recipe.rollout.max_completion_length, recipe.signals
     shares = {
-        "outcome": Share(
-            coef=signals.outcome.coef, aggregation=signals.outcome.aggregation, constant_length=length
-        ),
-        "distill": Share(
-            coef=signals.distill.coef, aggregation=signals.distill.aggregation, constant_length=length
-        ),
+        "outcome": Share(coef=signals.outcome.coef, aggregation=signals.outcome.aggregation, constant_length=length),
+        "distill": Share(coef=signals.distill.coef, aggregation=signals.distill.aggregation, constant_length=length),
         "reference": Share(coef=signals.reference.coef),
     }
     return {name: share for name, share in shares.items() if share.coef > 0}
@@ -327,18 +325,21 @@ def make_learner(recipe: Recipe, policy: Policy, folder: RunFolder) -> Learner:
     )
 
 
-
 def evaluate_recipe(recipe: Recipe, *, weights: Path | None) -> Metrics:
     """The held-out pass of one stage's recipe, with given weights or the student as it starts."""
     device = torch_device(recipe.student.device)
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
-    start = recipe if weights is None else recipe.model_copy(
-        update={"student": recipe.student.model_copy(update={"model": str(weights), "lora": None})}
+    start = (
+        recipe
+        if weights is None
+        else recipe.model_copy(
+            update={"student": recipe.student.model_copy(update={"model": str(weights), "lora": None})}
+        )
     )
     if start.student.model.startswith("stage:"):
         raise InputError(
-            f"{recipe.name}: its student is {start.student.model}, made by a run; give the run's folder instead of the recipe"
+            f"{recipe.name}: its student {start.student.model} is made by a run; give the run's folder instead"
         )
     policy = load_student(start, stages={}, device=device)
     parts = [make_part(recipe, share) for share in recipe.tasks]

@@ -24,7 +24,9 @@ app = typer.Typer(
 )
 
 RecipeArgument = Annotated[str, typer.Argument(help="A recipe file, or the name of one that ships.")]
-Overrides = Annotated[list[str] | None, typer.Argument(help="key.sub=value, stages.<name>.key=value", show_default=False)]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="key.sub=value, stages.<name>.key=value", show_default=False)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
 
 
@@ -61,7 +63,9 @@ def train_command(
 
 @app.command()
 def evaluate(
-    target: Annotated[str, typer.Argument(help="A recipe (its untrained student) or a run folder (its final weights).")],
+    target: Annotated[
+        str, typer.Argument(help="A recipe (its untrained student) or a run folder (its final weights).")
+    ],
     overrides: Overrides = None,
     stage: Annotated[str, typer.Option(help="Stage of a run or recipe with stages; the last one if not given.")] = "",
     as_json: AsJson = False,

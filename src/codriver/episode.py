@@ -191,7 +191,8 @@ class Scored(Verified):
     def __post_init__(self) -> None:
         # Explicit base: zero-argument super() does not work inside a slots dataclass.
         Verified.__post_init__(self)
-        for name, values in (("teacher", self.teacher and self.teacher.logp), ("reference", self.reference_logp)):
+        teacher_logp = self.teacher.logp if self.teacher else None
+        for name, values in (("teacher", teacher_logp), ("reference", self.reference_logp)):
             if values is not None and len(values) != self.num_sampled:
                 raise ValueError(
                     f"episode {self.id}: {name} must score its {self.num_sampled} trainable tokens, got {len(values)}"

@@ -21,7 +21,7 @@ class EvaluationSet:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluator:
-    """Evaluates the same problems with the same seeds every time, so that two evaluations differ by the weights alone."""
+    """The same problems with the same seeds every time, so that two evaluations differ by the weights alone."""
 
     engine: Engine
     sets: Sequence[EvaluationSet]

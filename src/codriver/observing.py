@@ -31,7 +31,7 @@ class Interrupted(CodriverError):
 class Progress(Protocol):
     """What a progress bar hears."""
 
-    def __call__(self, step: int, metrics: Mapping[str, float]) -> None: ...
+    def __call__(self, step: int, metrics: Mapping[str, float], /) -> None: ...
 
 
 class Timer:

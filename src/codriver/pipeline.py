@@ -1,7 +1,7 @@
 """The stages of a recipe, one after the other: skip what is done, resume what was killed, compare at the end.
 
-    runs/<name>/  stages/<stage>/ (a run folder each)   comparison.json   report.html        recipe with stages
-    runs/<name>/  (a run folder)                                                            recipe without
+runs/<name>/  stages/<stage>/ (a run folder each)   comparison.json   report.html        recipe with stages
+runs/<name>/  (a run folder)                                                            recipe without
 """
 
 import json
@@ -22,6 +22,7 @@ from codriver.observe.comparison import comparison_rows
 from codriver.observe.metrics import Metrics
 from codriver.observe.report import write_report
 from codriver.observe.run_folder import RunFolder
+from codriver.observing import Progress
 from codriver.recipe.schema import Plan, Recipe
 from codriver.run import Stop
 from codriver.train import train
@@ -30,7 +31,7 @@ from codriver.train import train
 class Show(Protocol):
     """Where progress goes: a terminal, or nowhere."""
 
-    def stage(self, recipe: Recipe, *, first_step: int) -> Callable[[int, Mapping[str, float]], None]: ...
+    def stage(self, recipe: Recipe, *, first_step: int) -> Progress: ...
     def note(self, text: str) -> None: ...
 
 
@@ -80,7 +81,9 @@ def run_plan(plan: Plan, *, resume: bool, show: Show, interrupted: Callable[[], 
 def require_free(root: Path, *, resume: bool) -> None:
     is_used = root.exists() and any(root.iterdir())
     if is_used and not resume:
-        raise InputError(f"{root} exists already; add --resume to go on with that run, or set output_dir=<another folder>")
+        raise InputError(
+            f"{root} exists already; add --resume to go on with that run, or set output_dir=<another folder>"
+        )
 
 
 def run_stage(
@@ -113,7 +116,7 @@ def run_stage(
 
 
 def finish_stage(built: Assembled, folder: RunFolder, stop: Stop) -> Metrics:
-    """Final evaluation, final weights, and the event that says so; in that order, so that a kill repeats what is missing."""
+    """Final evaluation, final weights, and the event that says so; a kill repeats what is missing."""
     steps = len([row for row in folder.rows() if row["row"] == "training"])
     metrics = built.observer.after(steps)
     export_model(built, folder.path / "final")

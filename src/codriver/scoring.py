@@ -1,4 +1,4 @@
-"""What every signal says about every token, as numbers fixed at score time; `learn` evaluates the terms against them."""
+"""What every signal says about every token, as numbers fixed at score time; `learn` evaluates terms against them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from codriver.signals.outcome import group_advantage
 from codriver.teachers.protocol import Teacher
 
 MAX_TEACHER_FAILED_FRAC = 0.2
-"""A step in which a teacher fails on a larger share of its episodes stops the run: the rest would be another experiment."""
+"""A teacher that fails on a larger share of its episodes stops the run: the rest would be another experiment."""
 
 
 @dataclass(frozen=True, kw_only=True)

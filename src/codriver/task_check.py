@@ -1,4 +1,4 @@
-"""Checks that need the task registry or the list of tiny models, run with the recipe's own checks before anything loads."""
+"""Checks that need the task registry or the list of tiny models; run with the recipe's own before anything loads."""
 
 import re
 

@@ -9,7 +9,8 @@ from codriver.models.load import Policy, load_policy
 from codriver.models.logprob_head import require_known_head
 from codriver.models.render import render_with_hint
 from codriver.models.vocabulary import require_same_vocabulary
-from codriver.recipe.schema import Recipe, Teacher as TeacherRecipe
+from codriver.recipe.schema import Recipe
+from codriver.recipe.schema import Teacher as TeacherRecipe
 from codriver.tasks.mix import Part
 from codriver.teachers.local import HintedPrompt, LocalTeacher, same_prompt
 from codriver.teachers.protocol import Teacher

@@ -6,7 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from codriver.recipe.schema import Plan, Recipe
@@ -48,7 +56,9 @@ class TerminalShow:
 def _facts(metrics: Mapping[str, float]) -> str:
     facts = [f"{label} {metrics[name]:.3f}" for label, name in SHOWN if name in metrics]
     facts += [f"kl {v:.3f}" for k, v in metrics.items() if k.startswith("teacher/kl/task/")][:1]
-    facts += [f"{k.split('/')[1]} {v:.1%}" for k, v in metrics.items() if k.startswith("eval/") and k.endswith("/accuracy")]
+    facts += [
+        f"{k.split('/')[1]} {v:.1%}" for k, v in metrics.items() if k.startswith("eval/") and k.endswith("/accuracy")
+    ]
     return "  ".join(facts)
 
 

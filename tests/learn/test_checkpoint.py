@@ -14,7 +14,9 @@ def save_model(folder):
 
 
 def write(root, step, **changes):
-    return write_checkpoint(root, **(dict(next_step=step, save_model=save_model, state={"x": torch.arange(3)}, keep=2) | changes))
+    return write_checkpoint(
+        root, **(dict(next_step=step, save_model=save_model, state={"x": torch.arange(3)}, keep=2) | changes)
+    )
 
 
 def test_what_is_written_is_read_back_and_old_ones_go(tmp_path):

@@ -24,14 +24,25 @@ def a_batch(count: int = 6):
     for i in range(count):
         n = int(random.integers(2, 12))
         episode = an_episode(seed=i, prompt_len=int(random.integers(2, 6)), sampled=n, id=f"0/{i}/0", group=f"0/{i}")
-        out.append(scored(episode, advantage=float(random.normal()), teacher_logp=random.normal(size=n) - 2, reference_logp=(random.normal(size=n) - 2).astype(np.float32)))
+        out.append(
+            scored(
+                episode,
+                advantage=float(random.normal()),
+                teacher_logp=random.normal(size=n) - 2,
+                reference_logp=(random.normal(size=n) - 2).astype(np.float32),
+            )
+        )
     return out
 
 
 def learner(model, signals=("outcome", "distill", "reference", "supervised"), **changes):
     settings = dict(
-        vocab_size=23, terms={s: TERMS[s] for s in signals}, learning_rate=lambda step: 0.1, adam=AdamSettings(),
-        temperature=1.0, save_batch=lambda batch, reason: "nowhere",
+        vocab_size=23,
+        terms={s: TERMS[s] for s in signals},
+        learning_rate=lambda step: 0.1,
+        adam=AdamSettings(),
+        temperature=1.0,
+        save_batch=lambda batch, reason: "nowhere",
     )
     return Learner(model, **(settings | changes))
 
@@ -46,7 +57,11 @@ def gradient_of(model, batch, signals, aggregation="token_mean", order=None, **c
     it = learner(model, signals, **changes)
     it.optimizer.zero_grad()
     losses, facts, _ = it._accumulate(made)
-    return losses, torch.cat([p.grad.flatten() for p in model.parameters()]), [facts[order.index(i)] for i in range(len(batch))]
+    return (
+        losses,
+        torch.cat([p.grad.flatten() for p in model.parameters()]),
+        [facts[order.index(i)] for i in range(len(batch))],
+    )
 
 
 @pytest.mark.parametrize("signal", list(TERMS))
@@ -55,8 +70,18 @@ def test_loss_and_gradient_of_each_signal_do_not_depend_on_micro_batches_chunks_
     model, batch = llama(), a_batch()
     loss, grad, facts = gradient_of(model, batch, [signal], aggregation)
     assert grad.abs().max() > 1e-4
-    for how in (dict(micro_batch_tokens=1), dict(micro_batch_tokens=40), dict(head_chunk_tokens=3), dict(order=[5, 0, 3, 1, 4, 2]), dict(gradient_checkpointing=True)):
-        other_loss, other_grad, other_facts = gradient_of(llama(), batch, [signal], aggregation, **how) if "gradient_checkpointing" not in how else gradient_of(m := llama(), batch, [signal], aggregation, **how)
+    for how in (
+        dict(micro_batch_tokens=1),
+        dict(micro_batch_tokens=40),
+        dict(head_chunk_tokens=3),
+        dict(order=[5, 0, 3, 1, 4, 2]),
+        dict(gradient_checkpointing=True),
+    ):
+        other_loss, other_grad, other_facts = (
+            gradient_of(llama(), batch, [signal], aggregation, **how)
+            if "gradient_checkpointing" not in how
+            else gradient_of(m := llama(), batch, [signal], aggregation, **how)
+        )
         assert other_loss[signal] == pytest.approx(loss[signal], abs=1e-6), how
         torch.testing.assert_close(other_grad, grad, atol=1e-8, rtol=1e-6, msg=str(how))
         for a, b in zip(facts, other_facts, strict=True):

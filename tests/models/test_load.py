@@ -1,6 +1,7 @@
 import importlib.util
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import gguf
 import huggingface_hub.constants
@@ -13,7 +14,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from codriver.errors import InputError
 from codriver.models import load
 from codriver.models.load import UNBOUNDED_CONTEXT, check_folder, convert_gguf, load_policy, save_policy
-from codriver.models.tiny import CHARACTERS, PRESETS, make_tiny
+from codriver.models.presets import PRESETS
+from codriver.models.tiny import CHARACTERS, make_tiny
 
 IDS = torch.tensor([[1, 50, 60, 70, 3]])
 
@@ -71,7 +73,9 @@ def test_a_stage_is_the_folder_of_that_name(folder):
         load_policy("stage:rl", stages={"sft": folder})
 
 
-@pytest.mark.parametrize(("dtype", "expected"), [("auto", torch.float32), ("float32", torch.float32), ("bfloat16", torch.bfloat16)])
+@pytest.mark.parametrize(
+    ("dtype", "expected"), [("auto", torch.float32), ("float32", torch.float32), ("bfloat16", torch.bfloat16)]
+)
 def test_on_a_cpu_auto_is_float32_whatever_the_checkpoint_holds(tmp_path, dtype, expected):
     save_policy(load_policy("tiny:llama-200k", dtype="bfloat16"), tmp_path)
     assert load_file(tmp_path / "model.safetensors")["model.norm.weight"].dtype == torch.bfloat16
@@ -95,16 +99,7 @@ def test_padding_rows_of_the_head_are_not_ids(tmp_path):
     policy.model.resize_token_embeddings(128, mean_resizing=False)
     save_policy(policy, tmp_path)
     loaded = load_policy(str(tmp_path))
-    assert loaded.model.get_output_embeddings().weight.shape[0] == 128 and loaded.vocab_size == 101
-
-
-def test_added_tokens_are_ids(folder):
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.add_tokens(["<tool>"])
-    model = AutoModelForCausalLM.from_pretrained(folder)
-    model.resize_token_embeddings(128, mean_resizing=False)
-    model.save_pretrained(folder), tokenizer.save_pretrained(folder)
-    assert load_policy(str(folder)).vocab_size == 102
+    assert len(loaded.model.get_output_embeddings().weight) == 128 and loaded.vocab_size == 101
 
 
 def test_an_added_token_without_a_row_is_no_id_but_a_foreign_tokenizer_is_refused(folder):
@@ -119,9 +114,9 @@ def test_an_added_token_without_a_row_is_no_id_but_a_foreign_tokenizer_is_refuse
         load_policy(str(folder))
 
 
-def test_a_model_without_a_limit_has_a_very_large_context(monkeypatch):
+def test_a_model_without_a_limit_has_a_very_large_context():
     policy = load_policy("tiny:llama-200k")
-    del policy.model.config.max_position_embeddings
+    policy.model.config = SimpleNamespace(get_text_config=lambda decoder: SimpleNamespace(eos_token_id=None))
     assert load._policy("x", policy.model, policy.tokenizer).context == UNBOUNDED_CONTEXT
 
 
@@ -152,7 +147,9 @@ def test_what_a_folder_lacks_is_named(folder, file, message):
 
 def test_all_that_an_empty_folder_lacks_is_told_at_once(tmp_path):
     assert len(check_folder(tmp_path)) == 3
-    assert check_folder(tmp_path / "none") == [f"{tmp_path}/none: no such folder; correct the path (relative to where you run)"]
+    assert check_folder(tmp_path / "none") == [
+        f"{tmp_path}/none: no such folder; correct the path (relative to where you run)"
+    ]
 
 
 def test_an_adapter_is_not_taken_for_a_model(folder):
@@ -173,9 +170,10 @@ def test_weights_that_are_not_there_are_not_replaced_by_random_ones(folder):
         load_policy(str(folder))
 
 
+@pytest.mark.parametrize("content", [b"{ not json", b"{}"])
 @pytest.mark.parametrize("file", ["config.json", "model.safetensors", "tokenizer.json"])
-def test_a_damaged_file_is_an_input_error_with_the_path(folder, file):
-    (folder / file).write_bytes(b"{ not json")
+def test_a_damaged_file_is_an_input_error_with_the_path(folder, file, content):
+    (folder / file).write_bytes(content)
     with pytest.raises(InputError, match=str(folder)):
         load_policy(str(folder))
 
@@ -188,12 +186,14 @@ def test_an_architecture_that_nobody_knows_is_refused(folder):
 
 def test_a_hub_id_without_a_network_says_what_to_do(monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(InputError, match="nobody/nothing: no such folder here, and not to be had from the hub .*hf download"):
+    with pytest.raises(
+        InputError, match="nobody/nothing: no such folder here, and not to be had from the hub .*hf download"
+    ):
         load_policy("nobody/nothing")
 
 
 def test_a_path_that_is_not_there_is_not_looked_for_on_the_hub():
-    with pytest.raises(InputError, match="./models/none: no such folder|models/none: no such folder; correct the path"):
+    with pytest.raises(InputError, match="^models/none: no such folder; correct the path"):
         load_policy("./models/none")
 
 
@@ -210,10 +210,10 @@ def write_gguf(file, *, seed=0):
     writer.add_head_count(config.num_attention_heads), writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps), writer.add_rope_freq_base(10000.0)
     writer.add_vocab_size(config.vocab_size)
-    tokens = ["<pad>", "<bos>", "<eos>", "<sep>", "<unk>", "\u010a", "\u0120", *map(chr, range(33, 127))]
+    tokens = ["<pad>", "<bos>", "<eos>", "<sep>", "<unk>", "\u010a", "\u0120", *map(chr, range(33, 126)), "ab"]
     writer.add_tokenizer_model("gpt2"), writer.add_token_list(tokens), writer.add_token_merges(["a b"])
     writer.add_token_types([3] * 5 + [1] * (len(tokens) - 5))
-    writer.add_bos_token_id(1), writer.add_eos_token_id(2), writer.add_pad_token_id(0), writer.add_unk_token_id(4)
+    writer.add_eos_token_id(2)
     writer.add_chat_template("{{ messages[0]['content'] }}")
 
     def permuted(weight):  # llama.cpp interleaves the two halves of each head

@@ -48,7 +48,16 @@ def gradient(model, *, side="right", chunk=1000, pad_id=0, max_tokens=1000, orde
 
 @pytest.mark.parametrize(
     "how",
-    [dict(side="left"), dict(chunk=1), dict(chunk=7), dict(pad_id=2), dict(side="left", pad_id=2), dict(max_tokens=1), dict(max_tokens=40), dict(order=-1)],
+    [
+        dict(side="left"),
+        dict(chunk=1),
+        dict(chunk=7),
+        dict(pad_id=2),
+        dict(side="left", pad_id=2),
+        dict(max_tokens=1),
+        dict(max_tokens=40),
+        dict(order=-1),
+    ],
     ids=str,
 )
 def test_loss_and_gradient_do_not_depend_on_how_the_batch_is_cut(llama, how):

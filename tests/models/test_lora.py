@@ -7,8 +7,9 @@ import torch
 
 from codriver.errors import InputError
 from codriver.models.load import load_policy, save_policy
-from codriver.models.lora import add_lora, adapter_disabled, has_adapter, load_adapter, merged_copy, save_adapter
-from codriver.models.tiny import PRESETS, make_tiny
+from codriver.models.lora import adapter_disabled, add_lora, has_adapter, load_adapter, merged_copy, save_adapter
+from codriver.models.presets import PRESETS
+from codriver.models.tiny import make_tiny
 
 IDS = torch.tensor([[1, 50, 60, 70, 3]])
 
@@ -97,7 +98,7 @@ def test_the_merged_folder_is_an_ordinary_model_that_says_the_same(preset, tmp_p
 
 
 def test_a_hundred_merges_leave_a_bfloat16_base_and_the_adapter_bit_by_bit_as_they_were():
-    model = adapted(dtype=torch.bfloat16)
+    model = adapted("qwen2", dtype=torch.bfloat16)
     before = copy.deepcopy(model.state_dict())
     for _ in range(100):
         merged = merged_copy(model)
@@ -130,7 +131,9 @@ def test_a_checkpoint_holds_the_adapter_alone(tmp_path):
 
 def test_an_adapter_of_another_rank_is_refused(tmp_path):
     save_adapter(adapted(), tmp_path)
-    with pytest.raises(InputError, match=r"first at .*lora_A.* \(\[4, 256\] saved, \[8, 256\] expected\); use the rank"):
+    with pytest.raises(
+        InputError, match=r"first at .*lora_A.* \(\[4, 256\] saved, \[8, 256\] expected\); use the rank"
+    ):
         load_adapter(adapted(rank=8), tmp_path)
 
 

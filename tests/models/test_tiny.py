@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from codriver.errors import InputError
-from codriver.models import presets
-from codriver.models.tiny import CHARACTERS, PRESETS, SPECIAL, character_tokenizer, make_tiny
+from codriver.models.presets import PRESETS
+from codriver.models.tiny import CHARACTERS, SPECIAL, character_tokenizer, make_tiny
 
 LLAMA_SIZES = {"llama-200k": 200_000, "llama-1m": 1_000_000, "llama-3m": 3_000_000}
 
@@ -21,10 +21,6 @@ def test_every_preset_makes_a_causal_model_that_gives_finite_logits_for_every_id
 def test_the_names_say_how_many_parameters_there_are(preset, about):
     model, _ = make_tiny(preset, seed=0)
     assert model.num_parameters() == pytest.approx(about, rel=0.1)
-
-
-def test_every_preset_that_a_recipe_may_name_can_be_made():
-    assert set(presets.PRESETS) <= set(PRESETS)
 
 
 def test_the_seed_alone_decides_the_weights_and_the_global_state_goes_on_undisturbed():

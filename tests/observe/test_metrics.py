@@ -10,15 +10,35 @@ from tests.records import a_prompt, allocated, an_episode, scored
 
 
 def an_update(batch, logp=-1.0):
-    facts = tuple(TokenFacts(student_logp=np.full(e.num_sampled, logp, np.float32), student_entropy=np.full(e.num_sampled, 0.5, np.float32)) for e in batch)
+    facts = tuple(
+        TokenFacts(
+            student_logp=np.full(e.num_sampled, logp, np.float32),
+            student_entropy=np.full(e.num_sampled, 0.5, np.float32),
+        )
+        for e in batch
+    )
     losses = {s: 0.25 for s in batch[0].weights}
-    return Update(loss=0.25, signal_loss=losses, grad_norm=2.0, learning_rate=0.1, num_tokens=sum(e.num_sampled for e in batch), num_padding=0, facts=facts)
+    return Update(
+        loss=0.25,
+        signal_loss=losses,
+        grad_norm=2.0,
+        learning_rate=0.1,
+        num_tokens=sum(e.num_sampled for e in batch),
+        num_padding=0,
+        facts=facts,
+    )
 
 
 def test_every_figure_of_a_small_batch_by_hand():
     def one(i, group, advantage, n, teacher_logp, finish="stop", **why):
-        episode = an_episode(seed=i, id=f"{group}/{i}", group=group, sampled=n, finish=finish, prompt=a_prompt(teacher="expert"))
-        return allocated(scored(episode, advantage=advantage, teacher_logp=[teacher_logp] * n, **why), outcome=0.0 if why else 0.1, distill=0.1)
+        episode = an_episode(
+            seed=i, id=f"{group}/{i}", group=group, sampled=n, finish=finish, prompt=a_prompt(teacher="expert")
+        )
+        return allocated(
+            scored(episode, advantage=advantage, teacher_logp=[teacher_logp] * n, **why),
+            outcome=0.0 if why else 0.1,
+            distill=0.1,
+        )
 
     batch = [
         one(0, "a", 1.0, 2, -1.0),
@@ -43,7 +63,9 @@ def test_every_figure_of_a_small_batch_by_hand():
 
 def test_invalid_episodes_are_in_no_reward_figure():
     good = allocated(scored(an_episode(id="a/0", group="a")), outcome=1.0)
-    bad = allocated(scored(an_episode(id="a/1", group="a", seed=1), advantage=0.0, outcome_reason="invalid"), outcome=0.0)
+    bad = allocated(
+        scored(an_episode(id="a/1", group="a", seed=1), advantage=0.0, outcome_reason="invalid"), outcome=0.0
+    )
     bad = replace(bad, verdict=Verdict.invalid("died"))
     m = step_metrics([good, bad], an_update([good, bad]))
     assert (m["reward/mean"], m["verdict/invalid"], m["group/all_correct"]) == (1.0, 0.5, 1.0)

@@ -107,6 +107,18 @@ def test_nothing_reached_the_target_is_said(tmp_path):
     assert said[1] == "Nothing reached 50% in this run."
 
 
+def test_a_comparison_that_names_its_own_target_is_quoted_with_it(tmp_path):
+    folder = staged(tmp_path / "quick")
+    written = json.loads((folder / "comparison.json").read_text())
+    for row, step in zip(written["rows"], (None, 12, 8), strict=True):
+        del row["steps_to_50"]
+        row |= {"target": 0.35, "steps_to_target": step, "eval/heldout/pass_at_1": 0.1, "eval/heldout/mean_length": 5.0}
+    (folder / "comparison.json").write_text(json.dumps(written))
+    own, _ = page(tmp_path, folder)
+    assert "35% was first seen at step 8 by “both”, at step 12 by “opd”; “rl” did not reach it." in own
+    assert "steps to 35%" in own and "pass@1" not in own and "eval/" not in re.search(r"<table>.*?</table>", own)[0]
+
+
 def test_a_killed_run_is_reported_with_what_it_has(tmp_path):
     own, _ = page(tmp_path, stage(tmp_path / "killed", end="", tail='{"step": 21, "rewa'))
     assert "the last line (24) is cut and was left out" in own

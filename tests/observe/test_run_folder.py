@@ -35,7 +35,12 @@ def test_rewinding_forgets_what_a_resumed_run_will_do_again(folder):
         folder.log(step + 1, {"eval/x/accuracy": 0.0}, row="evaluation")
     folder.log(4, {"eval/x/accuracy": 0.0}, row="final")
     folder.rewind(2)
-    assert [(r["row"], r["step"]) for r in folder.rows()] == [("training", 0), ("evaluation", 1), ("training", 1), ("evaluation", 2)]
+    assert [(r["row"], r["step"]) for r in folder.rows()] == [
+        ("training", 0),
+        ("evaluation", 1),
+        ("training", 1),
+        ("evaluation", 2),
+    ]
 
 
 def test_another_recipe_in_the_same_folder_is_refused_with_the_change(folder):
@@ -47,5 +52,7 @@ def test_another_recipe_in_the_same_folder_is_refused_with_the_change(folder):
 def test_a_batch_that_failed_can_be_read_back(folder):
     episode = allocated(scored(an_episode(), teacher_logp=[-1, -2, -3, -4]), distill=0.5)
     saved = np.load(folder.save_failed_batch([episode], "loss nan"))
-    assert saved["0/token_ids"].tolist() == episode.token_ids.tolist() and saved["0/weight/distill"].tolist() == [0.5] * 4
+    assert (
+        saved["0/token_ids"].tolist() == episode.token_ids.tolist() and saved["0/weight/distill"].tolist() == [0.5] * 4
+    )
     assert folder.events()[-1] | {"time": 0} == {"time": 0, "event": "non_finite", "reason": "loss nan"}

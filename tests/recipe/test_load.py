@@ -32,7 +32,10 @@ def test_a_recipe_without_stages_is_a_plan_of_one_stage(tmp_path):
 
 
 def test_a_stage_is_the_base_with_its_own_keys_on_top(tmp_path):
-    stages = [{"name": "a", "kind": "sft", "steps": 3}, {"name": "b", "student": {"model": "stage:a"}, "rollout": {"num_generations": 2}}]
+    stages = [
+        {"name": "a", "kind": "sft", "steps": 3},
+        {"name": "b", "student": {"model": "stage:a"}, "rollout": {"num_generations": 2}},
+    ]
     plan = read_plan(write(tmp_path, stages=stages, steps=9), [])
     a, b = plan.stages
     assert (a.kind, a.steps, b.kind, b.steps) == ("sft", 3, "train", 9)
@@ -41,7 +44,10 @@ def test_a_stage_is_the_base_with_its_own_keys_on_top(tmp_path):
 
 def test_overrides_reach_lists_stages_and_new_keys(tmp_path):
     stages = [{"name": "a", "kind": "sft"}]
-    plan = read_plan(write(tmp_path, stages=stages), ["tasks.0.operands=5", "tasks.arithmetic.max_number=7", "stages.a.steps=2", "optimizer.learning_rate=1e-4"])
+    plan = read_plan(
+        write(tmp_path, stages=stages),
+        ["tasks.0.operands=5", "tasks.arithmetic.max_number=7", "stages.a.steps=2", "optimizer.learning_rate=1e-4"],
+    )
     (a,) = plan.stages
     assert a.tasks[0].options == {"operands": 5, "max_number": 7}
     assert a.steps == 2 and a.optimizer.learning_rate == 1e-4
@@ -82,17 +88,38 @@ def test_all_problems_are_reported_at_once_in_under_two_seconds(tmp_path):
     [
         (dict(signals={"distill": {"coef": 1.0}}), "signals.distill.coef: got 1.0, expected a teacher for every task"),
         (dict(signals={"outcome": {"coef": 0.0}}), "signals: got 'every coef 0', expected a signal to learn from"),
-        (dict(rollout={"num_generations": 1}), "rollout.num_generations: got 1, expected at least 2 with signals.outcome"),
+        (
+            dict(rollout={"num_generations": 1}),
+            "rollout.num_generations: got 1, expected at least 2 with signals.outcome",
+        ),
         (dict(signals={"distill": {"clip": 3.0}}), r"signals.distill: got ['clip'], expected keys that act"),
-        (dict(teachers={"t": {"model": "tiny:llama-200k"}}), "teachers.t: got 't', expected a teacher that some stage asks"),
-        (dict(teachers={"t": {"model": "student"}}, signals={"distill": {"coef": 1}}), "teachers.t.hint: got '', expected a hint"),
-        (dict(teachers={"t": {"model": "student", "hint": "{solutoin}"}}, signals={"distill": {"coef": 1}}), "teachers.t.hint: got ['solutoin'], expected placeholders {solution}, {answer}"),
+        (
+            dict(teachers={"t": {"model": "tiny:llama-200k"}}),
+            "teachers.t: got 't', expected a teacher that some stage asks",
+        ),
+        (
+            dict(teachers={"t": {"model": "student"}}, signals={"distill": {"coef": 1}}),
+            "teachers.t.hint: got '', expected a hint",
+        ),
+        (
+            dict(teachers={"t": {"model": "student", "hint": "{solutoin}"}}, signals={"distill": {"coef": 1}}),
+            "teachers.t.hint: got ['solutoin'], expected placeholders {solution}, {answer}",
+        ),
         (dict(student={"model": "tiny:lama"}), "student.model: got 'tiny:lama', expected tiny: and one of"),
-        (dict(tasks=[{"task": "arithmetic"}, {"task": "arithmetic"}]), "tasks: got 'arithmetic', expected a name of its own"),
+        (
+            dict(tasks=[{"task": "arithmetic"}, {"task": "arithmetic"}]),
+            "tasks: got 'arithmetic', expected a name of its own",
+        ),
         (dict(tasks=[]), "tasks: got [], expected"),
         (dict(name="a/b"), "name: got 'a/b'"),
-        (dict(stages=[{"name": "x", "student": {"model": "stage:y"}}, {"name": "y"}]), "stages.x.student.model: got 'stage:y', expected an earlier stage, and there is none"),
-        (dict(stages=[{"name": "x"}], compare={"stages": ["z"]}), "compare.stages: got 'z', expected stages of this recipe (x)"),
+        (
+            dict(stages=[{"name": "x", "student": {"model": "stage:y"}}, {"name": "y"}]),
+            "stages.x.student.model: got 'stage:y', expected an earlier stage, and there is none",
+        ),
+        (
+            dict(stages=[{"name": "x"}], compare={"stages": ["z"]}),
+            "compare.stages: got 'z', expected stages of this recipe (x)",
+        ),
         (dict(stages=[{"name": "x"}, {"name": "x"}]), "stages.x.name: got 'x', expected a name of its own"),
         (dict(stages=[{"steps": 1}]), "stages.0: got {'steps': 1}, expected a mapping with a name"),
     ],
@@ -108,12 +135,20 @@ def test_a_problem_of_a_stage_is_named_with_the_stage_and_one_of_the_base_once(t
 
 
 def test_unreadable_files_and_overrides_say_what_to_do(tmp_path):
-    for path, message in (("none.yaml", "does not exist"), ("bad.yaml", "is not YAML"), ("list.yaml", "expected `key: value`")):
+    for path, message in (
+        ("none.yaml", "does not exist"),
+        ("bad.yaml", "is not YAML"),
+        ("list.yaml", "expected `key: value`"),
+    ):
         (tmp_path / "bad.yaml").write_text("a: [")
         (tmp_path / "list.yaml").write_text("- 1")
         with pytest.raises(InputError, match=message):
             read_plan(str(tmp_path / path), [])
-    for override, message in (("steps", "expected key.sub=value"), ("stages.a.steps=1", "names none of|plain value|stages"), ("steps=[", "not YAML")):
+    for override, message in (
+        ("steps", "expected key.sub=value"),
+        ("stages.a.steps=1", "names none of|plain value|stages"),
+        ("steps=[", "not YAML"),
+    ):
         with pytest.raises(InputError, match=message):
             read_plan(write(tmp_path, stages=[{"name": "x"}]), [override])
 
@@ -131,4 +166,8 @@ def test_a_malformed_row_of_a_data_set_is_named_with_file_and_line(tmp_path):
     data = tmp_path / "rows.jsonl"
     data.write_text('{"prompt": "a", "answer": "1"}\n\n{"prompt": "b"}\nnot json\n')
     (found,) = problems(tmp_path, tasks=[{"task": "dataset", "path": str(data)}])
-    assert f"{data}:2: empty line" in found and f"{data}:3: nothing in column 'answer'" in found and f"{data}:4: not JSON" in found
+    assert (
+        f"{data}:2: empty line" in found
+        and f"{data}:3: nothing in column 'answer'" in found
+        and f"{data}:4: not JSON" in found
+    )

@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from codriver.rollout.draw import UNIFORM_BLOCK, Drawn, StopStrings, Truncation, draw_tokens, uniforms
+from codriver.rollout.draw import UNIFORM_BLOCK, Drawn, Truncation, draw_tokens, uniforms
+from codriver.rollout.rows import StopStrings
 
 P = [0.1, 0.4, 0.2, 0.2, 0.1]
 

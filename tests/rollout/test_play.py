@@ -27,8 +27,12 @@ class ScriptedEngine:
         n = 1 + request.seed % 3
         return [
             Completion(
-                id=request.id, token_ids=np.full(n, len(request.id)), logp=np.full(n, -0.5, np.float32),
-                kept_logp=np.zeros(n, np.float32), version=np.full(n, self.version), finish="stop",
+                id=request.id,
+                token_ids=np.full(n, len(request.id)),
+                logp=np.full(n, -0.5, np.float32),
+                kept_logp=np.zeros(n, np.float32),
+                version=np.full(n, self.version),
+                finish="stop",
             )
         ]
 
@@ -42,8 +46,11 @@ def draws(count=2, samples=3):
 
 def played(**changes):
     return play(
-        ScriptedEngine(), draws(**changes), sampling=Sampling(max_tokens=5),
-        render=lambda p: np.array([1, 5, 6]), decode=lambda ids, stop: ",".join(map(str, ids)),
+        ScriptedEngine(),
+        draws(**changes),
+        sampling=Sampling(max_tokens=5),
+        render=lambda p: np.array([1, 5, 6]),
+        decode=lambda ids, stop: ",".join(map(str, ids)),
     )
 
 
@@ -59,14 +66,19 @@ def test_episodes_come_back_in_order_with_their_own_prompt_group_and_tokens():
 
 def test_the_same_problem_drawn_twice_is_two_groups():
     two = [Draw(prompt=a_prompt(0), group=f"0/{i}", samples=1, seed=i) for i in range(2)]
-    episodes = play(ScriptedEngine(), two, sampling=Sampling(max_tokens=5), render=lambda p: np.array([1]), decode=lambda i, s: "")
+    episodes = play(
+        ScriptedEngine(), two, sampling=Sampling(max_tokens=5), render=lambda p: np.array([1]), decode=lambda i, s: ""
+    )
     assert [e.group for e in episodes] == ["0/0", "0/1"]
 
 
 def written(prompt_ids=(1, 5, 6), whole=(1, 5, 6, 8, 9, 2, 4), **changes):
     values = dict(
-        render=lambda p: np.array(prompt_ids), render_whole=lambda p, s: np.array(whole), stop_ids=(2,),
-        whole_text=False, max_length=10,
+        render=lambda p: np.array(prompt_ids),
+        render_whole=lambda p, s: np.array(whole),
+        stop_ids=(2,),
+        whole_text=False,
+        max_length=10,
     )
     return written_episode(a_prompt(), "0/0", changes.pop("solution", "x"), **(values | changes))
 

@@ -10,7 +10,16 @@ def judge(task, prompt, text, finish="stop"):
     return task.verify(an_episode(prompt=prompt, completions=(text,), finish=finish))
 
 
-@pytest.mark.parametrize("options", [dict(operands=6), dict(operands=4, modulus=10), dict(operands=3, style="words", max_number=20), dict(operands=5, min_operands=2, subtract=False), dict(operands=6, style="chained", max_value=9)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(operands=6),
+        dict(operands=4, modulus=10),
+        dict(operands=3, style="words", max_number=20),
+        dict(operands=5, min_operands=2, subtract=False),
+        dict(operands=6, style="chained", max_value=9),
+    ],
+)
 def test_every_own_solution_is_correct_with_every_step_right(options):
     task = Arithmetic(**options)
     for prompt in task.prompts("train", seed=1, start=0, count=50):
@@ -100,7 +109,10 @@ def test_options_out_of_range_say_what_to_change():
         (dict(operands=3, min_operands=5), "min_operands: got 5, expected 2 to operands"),
         (dict(modulus=1), "modulus: got 1"),
         (dict(style="loud"), "style: got 'loud', expected one of compact, chained, words"),
-        (dict(operand=3), "operand: got 'operand', expected an option of the task arithmetic, change: write 'operands'"),
+        (
+            dict(operand=3),
+            "operand: got 'operand', expected an option of the task arithmetic, change: write 'operands'",
+        ),
         (dict(subtract=1), "subtract: got 1, expected true or false"),
     ):
         (found,) = option_problems("arithmetic", options)

@@ -9,7 +9,9 @@ from tests.records import an_episode
 @pytest.fixture
 def rows(tmp_path):
     path = tmp_path / "rows.jsonl"
-    path.write_text("\n".join(json.dumps({"prompt": f"{i}+1?", "answer": f"{i + 1}", "how": f"{i}+1={i + 1}"}) for i in range(60)))
+    path.write_text(
+        "\n".join(json.dumps({"prompt": f"{i}+1?", "answer": f"{i + 1}", "how": f"{i}+1={i + 1}"}) for i in range(60))
+    )
     return str(path)
 
 
@@ -25,7 +27,14 @@ def test_splits_do_not_overlap_and_an_epoch_visits_every_problem_once(rows):
 
 @pytest.mark.parametrize(
     ("match", "text", "label"),
-    [("exact", " 7 ", "correct"), ("exact", "it is 7", "incorrect"), ("number", "so it is 7.", "correct"), ("number", "7 or 8", "incorrect"), ("number", "none", "unparseable"), ("exact", "", "unparseable")],
+    [
+        ("exact", " 7 ", "correct"),
+        ("exact", "it is 7", "incorrect"),
+        ("number", "so it is 7.", "correct"),
+        ("number", "7 or 8", "incorrect"),
+        ("number", "none", "unparseable"),
+        ("exact", "", "unparseable"),
+    ],
 )
 def test_matching(rows, match, text, label):
     task = Dataset(path=rows, match=match)

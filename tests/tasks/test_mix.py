@@ -38,7 +38,9 @@ class Failing:
 
 def test_a_failing_verifier_is_asked_once_more_then_the_verdict_is_invalid():
     once, twice = Failing(1), Failing(2)
-    episode = an_episode(completions=("#2",), prompt=Arithmetic(operands=2).prompts("train", seed=0, start=0, count=1)[0])
+    episode = an_episode(
+        completions=("#2",), prompt=Arithmetic(operands=2).prompts("train", seed=0, start=0, count=1)[0]
+    )
     (ok,) = Verifier(tasks=lambda n: once, max_invalid_frac=1).verify([episode])
     (bad,) = Verifier(tasks=lambda n: twice, max_invalid_frac=1).verify([episode])
     assert ok.verdict.label != "invalid"
@@ -46,10 +48,14 @@ def test_a_failing_verifier_is_asked_once_more_then_the_verdict_is_invalid():
 
 
 def test_too_many_invalid_verdicts_stop_the_run_with_the_first_reason():
-    with pytest.raises(CodriverError, match=r"2 of 2 verdicts are invalid \(limit 20%\); the first: episode .*scorer died"):
+    with pytest.raises(
+        CodriverError, match=r"2 of 2 verdicts are invalid \(limit 20%\); the first: episode .*scorer died"
+    ):
         Verifier(tasks=lambda n: Failing(99), max_invalid_frac=0.2).verify([an_episode(), an_episode(seed=1)])
 
 
 def test_cut_and_failed_rollouts_are_invalid_not_wrong():
     verifier = Verifier(tasks=lambda n: Arithmetic(), max_invalid_frac=1.0)
-    assert {v.verdict.label for v in verifier.verify([an_episode(finish="cut"), an_episode(finish="error")])} == {"invalid"}
+    assert {v.verdict.label for v in verifier.verify([an_episode(finish="cut"), an_episode(finish="error")])} == {
+        "invalid"
+    }

@@ -1,6 +1,6 @@
 """Checkpoints that are whole or not there: written to a temporary folder, listed in a manifest, then renamed.
 
-    checkpoints/step_00010/   model/ (HF folder)   trainer.pt   manifest.json (size and digest of every file)
+checkpoints/step_00010/   model/ (HF folder)   trainer.pt   manifest.json (size and digest of every file)
 """
 
 import errno

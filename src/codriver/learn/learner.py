@@ -116,7 +116,9 @@ class Learner:
             losses = weighted_losses(tokens_of(members, logp), self.terms, weights_of(members, self.terms, logp))
             whole = torch.stack(list(losses.values())).sum()
             if not torch.isfinite(whole.detach()):
-                self._refuse(batch, f"loss {float(whole.detach())} in the micro-batch of {', '.join(e.id for e in members[:3])}")
+                self._refuse(
+                    batch, f"loss {float(whole.detach())} in the micro-batch of {', '.join(e.id for e in members[:3])}"
+                )
             whole.backward()  # type: ignore[no-untyped-call]
             for signal, value in losses.items():
                 total[signal] += float(value.detach())
@@ -165,7 +167,8 @@ def tokens_of(members: Sequence[Allocated], logp: Tensor) -> Tokens:
 
 def weights_of(members: Sequence[Allocated], signals: Mapping[str, Any], like: Tensor) -> dict[str, Tensor]:
     return {
-        signal: torch.from_numpy(np.concatenate([e.weights[signal].weight for e in members])).to(like) for signal in signals
+        signal: torch.from_numpy(np.concatenate([e.weights[signal].weight for e in members])).to(like)
+        for signal in signals
     }
 
 

@@ -83,5 +83,7 @@ def weighted_losses(tokens: Tokens, terms: Mapping[str, Term], weights: Mapping[
         ValueError: a signal was weighed but has no term, or the other way round.
     """
     if terms.keys() != weights.keys():
-        raise ValueError(f"weighted_losses: terms {sorted(terms)} and weights {sorted(weights)} must be the same signals")
+        raise ValueError(
+            f"weighted_losses: terms {sorted(terms)} and weights {sorted(weights)} must be the same signals"
+        )
     return {signal: (weights[signal] * term(tokens)).sum() for signal, term in terms.items()}

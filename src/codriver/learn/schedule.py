@@ -5,11 +5,18 @@ from typing import Literal
 
 
 def learning_rate(
-    step: int, *, peak: float, num_steps: int, warmup_steps: int, schedule: Literal["constant", "cosine"], min_frac: float
+    step: int,
+    *,
+    peak: float,
+    num_steps: int,
+    warmup_steps: int,
+    schedule: Literal["constant", "cosine"],
+    min_frac: float,
 ) -> float:
     """Linear warm-up (the first step already moves), then constant, or cosine down to `min_frac` of the peak.
 
-    >>> [round(learning_rate(s, peak=1, num_steps=9, warmup_steps=2, schedule="constant", min_frac=0), 2) for s in (0, 1, 2)]
+    >>> how = dict(peak=1, num_steps=9, warmup_steps=2, schedule="constant", min_frac=0)
+    >>> [round(learning_rate(s, **how), 2) for s in (0, 1, 2)]
     [0.33, 0.67, 1]
     """
     if step < warmup_steps:

@@ -14,7 +14,6 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedModel
 from transformers.utils import logging
 
@@ -28,8 +27,6 @@ UNBOUNDED_CONTEXT = 1 << 30
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 WEIGHTS = ("*.safetensors", "*.bin")
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-LOAD_ERRORS = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError)
-"""What transformers raises for a folder, file or id that it cannot load; each becomes an InputError."""
 GGUF_SOURCE = "gguf_source.json"
 """In a converted folder: size and time of the file that it was made from."""
 
@@ -185,7 +182,7 @@ def _load(source: Path | str, name: str, dtype: Any, *, gguf_file: str | None = 
             model, report = AutoModelForCausalLM.from_pretrained(
                 str(source), dtype=dtype, attn_implementation="sdpa", output_loading_info=True, **options
             )
-    except LOAD_ERRORS as error:
+    except Exception as error:  # tokenizers and safetensors raise nothing narrower for a damaged file
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
         if isinstance(source, Path):
             raise InputError(f"{name}: cannot be loaded from {source} ({reason}); give another model") from error

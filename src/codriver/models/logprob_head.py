@@ -69,7 +69,9 @@ def chosen_logp(
     if temperature <= 0:
         raise ValueError(f"chosen_logp: temperature must be above 0, got {temperature}")
     if len(hidden_NH) != len(targets_N):
-        raise ValueError(f"chosen_logp: expected one target per row, got {len(hidden_NH)} rows, {len(targets_N)} targets")
+        raise ValueError(
+            f"chosen_logp: expected one target per row, got {len(hidden_NH)} rows, {len(targets_N)} targets"
+        )
 
     def one_chunk(hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         logits = head(hidden) / temperature if temperature != 1.0 else head(hidden)
@@ -81,9 +83,11 @@ def chosen_logp(
     if len(hidden_NH) <= chunk_rows:
         return one_chunk(hidden_NH, targets_N)
     parts = []
-    for hidden, targets in zip(hidden_NH.split(chunk_rows), targets_N.split(chunk_rows), strict=True):
+    for hidden, targets in zip(torch.split(hidden_NH, chunk_rows), torch.split(targets_N, chunk_rows), strict=True):
         keep = torch.is_grad_enabled() and hidden.requires_grad
-        parts.append(checkpoint(one_chunk, hidden, targets, use_reentrant=False) if keep else one_chunk(hidden, targets))
+        parts.append(
+            checkpoint(one_chunk, hidden, targets, use_reentrant=False) if keep else one_chunk(hidden, targets)
+        )
     logp, entropy = zip(*parts, strict=True)
     return torch.cat(logp), torch.cat(entropy)
 

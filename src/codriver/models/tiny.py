@@ -14,6 +14,7 @@ from tokenizers.models import BPE
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedTokenizerFast
 
 from codriver.errors import InputError
+from codriver.models.presets import PRESETS
 
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<sep>", "<unk>")
 """Their ids are their places: 0 to 4."""
@@ -27,17 +28,6 @@ CHAT_TEMPLATE = (
 HEAD_SIZE = 32
 """Of every preset: the smallest that all attention kernels take, vLLM's included."""
 MAX_POSITIONS = 1024
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "llama-200k": {"model_type": "llama", "hidden_size": 64, "num_layers": 3},
-    "llama-1m": {"model_type": "llama", "hidden_size": 128, "num_layers": 4},
-    "llama-3m": {"model_type": "llama", "hidden_size": 192, "num_layers": 5},
-    "qwen2": {"model_type": "qwen2", "hidden_size": 64, "num_layers": 2},
-    "qwen3": {"model_type": "qwen3", "hidden_size": 64, "num_layers": 2},
-    "gemma3": {"model_type": "gemma3_text", "hidden_size": 64, "num_layers": 2},
-    "gpt2": {"model_type": "gpt2", "hidden_size": 64, "num_layers": 2},
-}
-"""Name -> architecture and sizes. The llama ones are for learning; the others stand for their family in tests."""
 
 
 def make_tiny(
@@ -124,6 +114,7 @@ def _sizes(model_type: str, hidden: int, layers: int, positions: int) -> dict[st
         "num_attention_heads": heads,
         "num_key_value_heads": heads if model_type == "llama" else 1,
         "head_dim": HEAD_SIZE,
+        "initializer_range": hidden**-0.5,
         "max_position_embeddings": positions,
     }
     if model_type == "gemma3_text":

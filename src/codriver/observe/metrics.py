@@ -78,11 +78,11 @@ def group_metrics(batch: Sequence[Allocated]) -> Metrics:
     correct = [np.array([e.verdict.label == "correct" for e in members]) for members in groups.values()]
     rewards = [np.array([e.verdict.reward for e in members]) for members in groups.values()]
     return {
-        "group/pass_at_g": _mean([c.any() for c in correct]),
-        "group/all_correct": _mean([c.all() for c in correct]),
+        "group/pass_at_g": _mean([bool(c.any()) for c in correct]),
+        "group/all_correct": _mean([bool(c.all()) for c in correct]),
         "group/all_incorrect": _mean([not c.any() for c in correct]),
-        "group/reward_std": _mean([r.std() for r in rewards]),
-        "frac_reward_zero_std": _mean([r.max() == r.min() for r in rewards]),
+        "group/reward_std": _mean([float(r.std()) for r in rewards]),
+        "frac_reward_zero_std": _mean([bool(r.max() == r.min()) for r in rewards]),
     }
 
 
@@ -149,12 +149,12 @@ def teacher_metrics(batch: Sequence[Allocated], update: Update) -> Metrics:
 
 
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
-    """Unbiased chance that at least one of k samples is right, from n samples of which c were (Chen et al. 2021, eq. 1).
+    """Unbiased chance that at least one of k samples is right, given c of n (Chen et al. 2021, eq. 1).
 
         1 - C(n - c, k) / C(n, k)
 
-    >>> pass_at_k(4, 1, 4), pass_at_k(4, 1, 1), pass_at_k(4, 2, 2)
-    (1.0, 0.25, 0.8333333333333334)
+    >>> pass_at_k(4, 1, 4), pass_at_k(4, 1, 1), round(pass_at_k(4, 2, 2), 4)      # 1 - 1/6
+    (1.0, 0.25, 0.8333)
     """
     if not 1 <= k <= num_samples:
         raise ValueError(f"pass_at_k: k must be in 1..{num_samples}, got {k}")

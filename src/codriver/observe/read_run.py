@@ -212,6 +212,18 @@ def comparison_row(record: RunRecord) -> Row:
     return row | {k: v for k, v in total.items() if k in ("time/rollout", "time/teacher", "time/learn")}
 
 
+def stated_row(row: Row) -> Row:
+    """A row of comparison.json with the target in its key, and without what says a thing twice.
+
+    >>> stated_row({"stage": "rl", "target": 0.5, "steps_to_target": 40, "eval/heldout/pass_at_1": 0.6})
+    {'stage': 'rl', 'steps_to_50': 40}
+    """
+    target = finite(row.get("target")) or TARGET
+    names = {key: f"steps_to_{target * 100:.0f}" if key == "steps_to_target" else key for key in row}
+    kept = {k: v for k, v in row.items() if k != "target" and (not k.startswith("eval/") or SHOWN.fullmatch(k))}
+    return {names[k]: v for k, v in kept.items()}
+
+
 def _read_lines(path: Path, key: str, kind: type, notes: list[str], *, strict: bool = True) -> tuple[Row, ...]:
     """Rows of a JSON-lines file. A kill leaves a cut last line; another bad line is damage, and raises if strict."""
     if not path.is_file():
@@ -260,6 +272,8 @@ def finite(value: object) -> float | None:
 
 
 def _is_evaluation(row: Row) -> bool:
+    if "row" in row:
+        return bool(row["row"] != "training")
     rest = [k for k in row if k not in ("step", "time", "time/evaluate")]
     return bool(rest) and all(k.startswith("eval/") for k in rest)
 

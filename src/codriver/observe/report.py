@@ -79,7 +79,7 @@ def arms_of(records: Sequence[RunRecord]) -> list[Arm]:
         for name in map(str, names):
             stage = stages.get(name) or RunRecord(name=name, folder=record.folder / "stages" / name)
             whole = f"{label} · {name}" if len(records) > 1 else name
-            found.append((whole, stage, rows.get(name) or rr.comparison_row(stage)))
+            found.append((whole, stage, rr.stated_row(rows[name]) if name in rows else rr.comparison_row(stage)))
     return [Arm(label=label, record=stage, row=row) for label, stage, row in found]
 
 
@@ -129,17 +129,19 @@ def _accuracy_sentences(arms: Sequence[Arm], one: str, here: str, *, is_first: b
         rest = ", ".join(f"“{arm.label}” {v:.1%}" for v, arm in others if v != top)
         said = [f"{here.capitalize()}, {lead}{f'; {rest}' if rest else ''}."]
     if is_first:
-        asked = [arm for v, arm in known if v is not None and "steps_to_50" in arm.row]
-        missed = [f"“{arm.label}”" for arm in asked if not isinstance(arm.row["steps_to_50"], int)]
+        key = next((k for arm in arms for k in arm.row if k.startswith("steps_to_")), "steps_to_50")
+        target = f"{key.removeprefix('steps_to_')}%"
+        asked = [arm for v, arm in known if v is not None and key in arm.row]
+        missed = [f"“{arm.label}”" for arm in asked if not isinstance(arm.row[key], int)]
         hits: dict[int, list[str]] = {}
         for arm in asked:
-            if isinstance(step := arm.row["steps_to_50"], int):
+            if isinstance(step := arm.row[key], int):
                 hits.setdefault(step, []).append(f"“{arm.label}”")
         if hits:
-            text = "50% was first seen " + ", ".join(f"at step {s} by {joined(hits[s])}" for s in sorted(hits))
+            text = f"{target} was first seen " + ", ".join(f"at step {s} by {joined(hits[s])}" for s in sorted(hits))
             said.append(text + (f"; {joined(missed)} did not reach it." if missed else "."))
         elif asked:
-            said.append(f"Nothing reached 50% {here}.")
+            said.append(f"Nothing reached {target} {here}.")
     return said
 
 
@@ -159,9 +161,6 @@ def _summary(arms: Sequence[Arm], num_runs: int) -> str:
     if len(arms) > 1:
         text += '<p class="caveat">Each arm is one run with one seed: small differences may be chance.</p>'
     return f'<section class="summary" aria-label="Summary">{text}</section>'
-
-
-# ------------------------------------------------------------------------------------------------------- tables
 
 
 def _comparison(arms: Sequence[Arm]) -> str:

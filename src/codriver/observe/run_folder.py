@@ -1,6 +1,6 @@
-"""The run folder: what is written while a run goes on. Appending only, a line at a time, so that a kill loses at most one.
+"""The run folder: what is written while a run goes on. Lines are only appended, so a kill loses at most one.
 
-    recipe.yaml  environment.json  metrics.jsonl  events.jsonl  episodes/  tokens/  checkpoints/  final/  report.html
+recipe.yaml  environment.json  metrics.jsonl  events.jsonl  episodes/  tokens/  checkpoints/  final/  report.html
 """
 
 import json
@@ -69,7 +69,9 @@ class RunFolder:
 
     def rewind(self, next_step: int) -> None:
         """Forget what was logged behind a checkpoint: training steps from `next_step` on, evaluations after it."""
-        kept = [r for r in self.rows() if r["step"] < next_step or (r["step"] == next_step and r["row"] == "evaluation")]
+        kept = [
+            r for r in self.rows() if r["step"] < next_step or (r["step"] == next_step and r["row"] == "evaluation")
+        ]
         temporary = self.path / ".metrics.jsonl.tmp"
         temporary.write_text("".join(json.dumps(row) + "\n" for row in kept))
         os.replace(temporary, self.path / "metrics.jsonl")

@@ -2,7 +2,7 @@
 
 import copy
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -133,7 +133,9 @@ def _child(node: Any, part: str, where: str, text: str) -> Any:
 
 
 def _index(items: list[Any], part: str, where: str, text: str) -> int:
-    named = [i for i, item in enumerate(items) if isinstance(item, dict) and part in (item.get("name"), item.get("task"))]
+    named = [
+        i for i, item in enumerate(items) if isinstance(item, dict) and part in (item.get("name"), item.get("task"))
+    ]
     if named:
         return named[0]
     if part.isdigit() and int(part) < len(items):

@@ -66,7 +66,9 @@ def _truncation_problems(recipe: Recipe) -> list[str]:
     users = [name for name in ("outcome", "distill") if getattr(signals, name).coef > 0]
     if not (on and users):
         return []
-    expected = f"untruncated sampling with signals.{' and signals.'.join(users)}: their policy gradient is of the whole "
+    expected = (
+        f"untruncated sampling with signals.{' and signals.'.join(users)}: their policy gradient is of the whole "
+    )
     expected += "distribution, while the tokens would come from a truncated one"
     return [problem(f"rollout.{on[0].partition('=')[0]}", ", ".join(on), expected, "top_p: 1.0, top_k: 0, min_p: 0.0")]
 

@@ -83,15 +83,17 @@ def written_episode(
     """A worked solution as an episode: the answer's tokens up to its stop token are trainable, or all of the text.
 
     Raises:
-        InputError: the task knows no solution, the template does not put the answer behind the prompt, or it is too long.
+        InputError: there is no solution, it is too long, or the template does not put it behind the prompt.
     """
     if not solution:
-        raise InputError(f"prompt {prompt.id}: its task gives no solution, so there is nothing to learn from in this stage")
+        raise InputError(
+            f"prompt {prompt.id}: its task gives no solution, so there is nothing to learn from in this stage"
+        )
     prompt_ids, ids = render(prompt), render_whole(prompt, solution)
     before = len(prompt_ids)
     if not np.array_equal(ids[:before], prompt_ids):
         raise InputError(
-            f"prompt {prompt.id}: the chat template renders the conversation with an answer differently from the prompt "
+            f"prompt {prompt.id}: the chat template renders a conversation with its answer differently from the prompt "
             f"alone (first difference at token {int(np.argmin(ids[:before] == prompt_ids[: len(ids)]))}); "
             f"supervised tokens would not be those that sampling continues"
         )

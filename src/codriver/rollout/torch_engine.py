@@ -19,9 +19,10 @@ from torch import Tensor
 
 from codriver.episode import FinishReason
 from codriver.errors import InputError
-from codriver.rollout.draw import Drawn, Rows, StopStrings, Truncation, draw_tokens
+from codriver.rollout.draw import Drawn, Truncation, draw_tokens
 from codriver.rollout.kv_cache import GROUPED_ATTENTION, DecodeMask, PromptCache, PromptKV, SlotCache
 from codriver.rollout.protocol import Completion, Monitor, Request
+from codriver.rollout.rows import Rows, StopStrings
 
 
 class TorchEngine:

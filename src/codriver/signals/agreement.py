@@ -5,8 +5,8 @@ Unit:            nats; `kl` is a KL of the whole position (full, or top-K with a
 The rule:        z_t = mean of the last `window` values. After the exemption, `consecutive` windows in a row with
                  z_t < threshold end the rollout; what is trained on ends where the FIRST of them starts.
 Use with care:   low KL is also what success looks like late in training; a teacher = student fires at once.
-Source:          KAT, arXiv 2606.09471, appendix C: window 64, consecutive 4, fifo 4096, eta 0.3, warm-up of 512 minima and
-                 50 steps. The exemption length is not published; ours is the caller's choice.
+Source:          KAT, arXiv 2606.09471, appendix C: window 64, consecutive 4, fifo 4096, eta 0.3, 512 minima and
+                 50 steps of warm-up. The exemption length is not published; ours is the caller's choice.
 """
 
 import math

@@ -1,8 +1,8 @@
 """Arithmetic with written working: `3+8-5=` is answered step by step, and every step can be checked.
 
-    compact   3+8-5=      3+8=11;11-5=6;#6
-    chained   3+8-5:      3+8=11-5=6#6
-    words     What is 3 + 8 - 5? ...      3 + 8 = 11\\n11 - 5 = 6\\nAnswer: 6
+compact   3+8-5=      3+8=11;11-5=6;#6
+chained   3+8-5:      3+8=11-5=6#6
+words     What is 3 + 8 - 5? ...      3 + 8 = 11\\n11 - 5 = 6\\nAnswer: 6
 """
 
 import hashlib

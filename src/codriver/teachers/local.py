@@ -69,8 +69,8 @@ class LocalTeacher:
         if start and len(prompt) and prompt[-1] != episode.token_ids[start - 1]:
             raise ValueError(
                 f"episode {episode.id}: the token before the first response token must be the same for student and "
-                f"teacher {self.name}, got {episode.token_ids[start - 1]} and {prompt[-1]}; the hint's place breaks the "
-                f"chat template"
+                f"teacher {self.name}, got {episode.token_ids[start - 1]} and {prompt[-1]}; the hint's place "
+                f"breaks the chat template"
             )
         ids = np.concatenate([prompt, episode.token_ids[start:]])
         return TokenSequence(ids=ids, chosen=np.flatnonzero(episode.trainable) - start + len(prompt))
