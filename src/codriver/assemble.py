@@ -197,14 +197,13 @@ def make_decode(policy: Policy) -> Decode:
 def make_evaluator(
     recipe: Recipe, policy: Policy, engine: Engine, parts: Sequence[Part], sampling: Sampling
 ) -> Evaluator:
-    sets = [EvaluationSet(name=part.name, task=part.task) for part in parts]
-    for name, share in recipe.evaluate.sets.items():
-        sets.append(EvaluationSet(name=name, task=make_task(share.task, share.options)))
+    further = recipe.evaluate.sets.items()
     temperature = recipe.evaluate.temperature
     plain = replace(sampling, top_p=1.0, top_k=0, min_p=0.0) if temperature is not None else sampling
     return Evaluator(
         engine=engine,
-        sets=sets,
+        sets=[EvaluationSet(name=part.name, task=part.task) for part in parts],
+        final_sets=[EvaluationSet(name=n, task=make_task(s.task, s.options)) for n, s in further],
         sampling=replace(plain, temperature=sampling.temperature if temperature is None else temperature),
         render=make_render(recipe, policy),
         decode=make_decode(policy),
@@ -344,4 +343,4 @@ def evaluate_recipe(recipe: Recipe, *, weights: Path | None) -> Metrics:
     policy = load_student(start, stages={}, device=device)
     parts = [make_part(recipe, share) for share in recipe.tasks]
     evaluator = make_evaluator(recipe, policy, make_engine(recipe, policy), parts, make_sampling(recipe, policy))
-    return evaluator.evaluate(recipe.evaluate.final_prompts or recipe.evaluate.prompts)
+    return evaluator.evaluate(recipe.evaluate.final_prompts or recipe.evaluate.prompts, final=True)

@@ -25,6 +25,9 @@ class Evaluator:
 
     engine: Engine
     sets: Sequence[EvaluationSet]
+    """The stage's own tasks: evaluated every time."""
+    final_sets: Sequence[EvaluationSet]
+    """Evaluated at the end as well."""
     sampling: Sampling
     render: Render
     decode: Decode
@@ -32,10 +35,10 @@ class Evaluator:
     seed: int
     max_invalid_frac: float
 
-    def evaluate(self, num_prompts: int) -> Metrics:
+    def evaluate(self, num_prompts: int, *, final: bool) -> Metrics:
         """`eval/<set>/accuracy` (mean over problems and samples), its standard error over problems, pass@k, length."""
         metrics: Metrics = {}
-        for chosen in self.sets:
+        for chosen in [*self.sets, *(self.final_sets if final else ())]:
             metrics |= {f"eval/{chosen.name}/{k}": v for k, v in self._one(chosen, num_prompts).items()}
         return metrics
 

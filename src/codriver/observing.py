@@ -100,7 +100,7 @@ class Observer:
 
     def _evaluate(self, step: int, num_prompts: int, *, final: bool) -> Metrics:
         start = time.perf_counter()
-        metrics = self.evaluator.evaluate(num_prompts)
+        metrics = self.evaluator.evaluate(num_prompts, final=final)
         metrics["time/evaluate"] = time.perf_counter() - start
         self.folder.log(step, metrics, row="final" if final else "evaluation")
         self.last |= metrics

@@ -61,7 +61,7 @@ def _load_frozen(
 ) -> Policy:
     frozen = load_policy(model, stages=stages, dtype=recipe.student.dtype, device=device, seed=recipe.seed)
     shared = require_same_vocabulary(policy.tokenizer, frozen.tokenizer, teacher_name=name)
-    if shared != policy.vocab_size:
+    if shared < policy.vocab_size:
         raise InputError(f"teacher {name} shares {shared} of the student's {policy.vocab_size} token ids")
     require_known_head(frozen.model, vocab_size=policy.vocab_size, name=model)
     frozen.model.requires_grad_(False)
