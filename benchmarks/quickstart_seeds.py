@@ -2,8 +2,9 @@
 
     python benchmarks/quickstart_seeds.py [--seeds 5] [--first 1] [--runs runs/seeds] [key=value ...]
 
-Each seed changes everything that is random: the first weights, the problems, the sampling. Intervals are 95 % t-intervals
-of the mean over seeds. Nothing is chosen after looking: the recipe is the one that ships. A seed whose folder is there
+Each seed changes everything that is random: the first weights, the problems, the sampling. Intervals are 95 %
+t-intervals of the mean over seeds. The recipe is the one that ships; its settings were chosen on seed 0, which is why
+the benchmark begins with seed 1. A seed whose folder is there
 already is resumed, so the benchmark survives a kill.
 """
 

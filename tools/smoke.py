@@ -1,4 +1,4 @@
-"""`make smoke`: every recipe that ships, two steps a stage, with the student it names (or a tiny one if it names a hub)."""
+"""`make smoke`: every recipe that ships, two steps a stage, with its student, or a tiny one where that is not here."""
 
 import shutil
 import subprocess

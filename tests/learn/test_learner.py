@@ -104,6 +104,16 @@ def test_an_episode_that_no_signal_reaches_changes_nothing(llama):
     torch.testing.assert_close(with_masked, grad, atol=1e-9, rtol=1e-6)
 
 
+def test_an_episode_that_no_signal_reaches_is_measured_without_a_backward_pass(llama):
+    masked = scored(an_episode(seed=77, sampled=9, id="x", group="x"), advantage=0.0, outcome_reason="group_agrees")
+    model, seen = llama(), []
+    model.model.register_forward_hook(
+        lambda m, a, out: seen.append((len(out.last_hidden_state), torch.is_grad_enabled()))
+    )
+    _, _, facts = gradient_of(model, [*a_batch(2), masked], ["outcome"])
+    assert sorted(seen) == [(1, False), (2, True)] and len(facts[2].student_logp) == 9 and facts[2].student_logp.all()
+
+
 def test_tokens_behind_an_episode_and_prompt_logits_get_no_gradient(llama):
     """The embedding of a token that only ever comes last, as a target, is never an input."""
     model = llama(tie_word_embeddings=False)

@@ -127,6 +127,8 @@ def test_an_invalid_member_is_in_no_mean_and_no_std(scale, baseline):
 
 def test_an_invalid_member_does_not_make_an_agreeing_group_disagree():
     assert (advantage([1.0, 1.0, 0.0], [0, 0, 0], valid=[True, True, False]) == 0).all()
+    noisy = advantage([0.95] * 7 + [0.0], [0] * 8, dtype=torch.float32, valid=[True] * 7 + [False])
+    assert (noisy == 0).all()
 
 
 def test_the_order_of_the_episodes_does_not_matter():

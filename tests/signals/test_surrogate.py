@@ -233,6 +233,8 @@ def test_tokens_outside_the_mask_do_not_enter_the_product(mode):
     mask = torch.tensor([1, 1, 1, 0])
     w = importance_weight(prox, behaviour, mode=mode, low=0.5, high=2.0, mask=mask)
     torch.testing.assert_close(w[:3], importance_weight(PROX, BEHAVIOUR, mode=mode, low=0.5, high=2.0))
+    if mode.startswith("token"):
+        assert w[3] == 1
 
 
 def test_the_sequence_weight_is_unbiased_over_enumerated_sequences():

@@ -38,6 +38,7 @@ def test_tiers_are_tried_in_order():
 
 def test_ties_go_to_the_lowest_index_and_the_order_of_rollouts_does_not_matter():
     assert select([True, True, True], [0.5, 0.7, 0.7]) == Selection(tier=1, index=1)
+    assert select([False, True], [0.7, 0.7]) == Selection(tier=1, index=1)  # a tie with an incorrect one is none
     overlap = [0.1, 0.4, 0.8, 0.6]
     correct = [True, True, False, True]
     for order in itertools.permutations(range(4)):

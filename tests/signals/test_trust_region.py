@@ -34,6 +34,7 @@ def test_the_stochastic_form_has_the_mean_of_the_expected_form():
     assert set(draws.unique().tolist()) == {0.0, 1.0}
     torch.testing.assert_close(draws.mean(0), a, atol=5e-3, rtol=0)
     assert (draws[:, 0] == 0).all() and (draws[:, 3] == 1).all()
+    assert trusted(torch.zeros(1), torch.zeros(1)) == 0  # a draw of exactly 0 does not trust the impossible
 
 
 def test_the_draws_belong_to_the_tokens_and_not_to_the_cut_of_the_batch():

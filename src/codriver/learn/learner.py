@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from codriver.episode import Allocated, Episode, TokenFacts, Update
 from codriver.errors import NonFiniteLoss
 from codriver.learn.objective import Term, Tokens, weighted_losses
-from codriver.models.logprob_head import causal_lm, chosen_logp, hidden_states, output_head
+from codriver.models.logprob_head import Head, causal_lm, chosen_logp, hidden_states, output_head
 from codriver.models.packing import MicroBatch, TokenSequence, pack
 
 
@@ -100,18 +100,14 @@ class Learner:
         total = dict.fromkeys(self.terms, 0.0)
         empty = np.zeros(0, np.float32)
         facts = [TokenFacts(student_logp=empty, student_entropy=empty)] * len(batch)
-        sequences = [TokenSequence(ids=e.token_ids, chosen=np.flatnonzero(e.trainable)) for e in batch]
-        micro_batches = pack(sequences, max_tokens=self.micro_batch_tokens, device=self.parameters[0].device)
+        reached = [any(e.weights[signal].weight.any() for signal in self.terms) for e in batch]
+        num_padding = 0
         # transformers recomputes activations only in training mode; dropout is off either way.
         self.model.train(self.uses_checkpointing)
-        for micro in micro_batches:
-            logp, entropy = chosen_logp(
-                hidden_states(self.model, micro),
-                head,
-                micro.targets_N,
-                temperature=self.temperature,
-                chunk_rows=self.head_chunk_tokens,
-            )
+        for micro in self._micro_batches(batch, reached):
+            num_padding += micro.num_padding
+            logp, entropy = self._logp_and_entropy(micro, head)
+            _file_facts(facts, micro, logp, entropy)
             members = [batch[i] for i in micro.members]
             losses = weighted_losses(tokens_of(members, logp), self.terms, weights_of(members, self.terms, logp))
             whole = torch.stack(list(losses.values())).sum()
@@ -122,9 +118,30 @@ class Learner:
             whole.backward()  # type: ignore[no-untyped-call]
             for signal, value in losses.items():
                 total[signal] += float(value.detach())
-            _file_facts(facts, micro, logp, entropy)
         self.model.eval()
-        return total, tuple(facts), sum(micro.num_padding for micro in micro_batches)
+        for micro in self._micro_batches(batch, [not is_reached for is_reached in reached]):
+            num_padding += micro.num_padding
+            with torch.no_grad():  # no signal reaches them: measured for the metrics, without a backward pass
+                _file_facts(facts, micro, *self._logp_and_entropy(micro, head))
+        return total, tuple(facts), num_padding
+
+    def _micro_batches(self, batch: Sequence[Allocated], wanted: Sequence[bool]) -> list[MicroBatch]:
+        """The wanted episodes' trainable tokens; `members` are places in the whole batch."""
+        nothing = np.zeros(0, np.int64)
+        sequences = [
+            TokenSequence(ids=e.token_ids, chosen=np.flatnonzero(e.trainable) if is_wanted else nothing)
+            for e, is_wanted in zip(batch, wanted, strict=True)
+        ]
+        return pack(sequences, max_tokens=self.micro_batch_tokens, device=self.parameters[0].device)
+
+    def _logp_and_entropy(self, micro: MicroBatch, head: Head) -> tuple[Tensor, Tensor]:
+        return chosen_logp(
+            hidden_states(self.model, micro),
+            head,
+            micro.targets_N,
+            temperature=self.temperature,
+            chunk_rows=self.head_chunk_tokens,
+        )
 
     def _refuse(self, batch: Sequence[Allocated], reason: str) -> None:
         self.optimizer.zero_grad(set_to_none=True)

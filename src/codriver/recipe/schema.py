@@ -195,8 +195,7 @@ class Evaluate(Section):
     temperature: NonNegative | None = None
     """null: the rollout's temperature. 0: greedy."""
     sets: dict[str, TaskShare] = Field(default_factory=dict)
-    """Further sets, evaluated at the end of the stage and reported apart: name -> a task with its options, such as longer
-    problems."""
+    """Further sets, evaluated at the end of the stage and reported apart: name -> a task with its options."""
 
 
 class Checkpoint(Section):

@@ -49,7 +49,7 @@ def group_advantage(
         advantage_E = advantage_E / (variance_E.sqrt() + STD_EPSILON)
     elif scale == "batch" and valid_E.sum() > 1:
         advantage_E = advantage_E / (reward_E[valid_E].std() + STD_EPSILON)
-    return torch.where(agrees_E | ~valid_E, torch.zeros_like(advantage_E), advantage_E)
+    return advantage_E.masked_fill(agrees_E, 0.0)
 
 
 def overlong_penalty(length_E: Tensor, *, max_length: int, buffer: int) -> Tensor:
