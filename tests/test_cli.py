@@ -115,3 +115,18 @@ def test_a_finished_run_is_evaluated_from_its_folder(recipe, tmp_path):
     measured = json.loads(codriver("evaluate", tmp_path / "run", "--stage", "both", "--json").stdout)
     assert measured["eval/arithmetic/accuracy"] == facts["comparison"][0]["eval/arithmetic/accuracy"]
     assert "its stages: cold, both" in codriver("evaluate", tmp_path / "run", "--stage", "none").stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's /dev/full")
+def test_a_disk_that_is_full_while_logging_is_named_without_a_traceback(recipe, tmp_path):
+    folder = tmp_path / "run" / "stages" / "cold"
+    folder.mkdir(parents=True)
+    (folder / "metrics.jsonl").symlink_to("/dev/full")
+    program = (
+        "import os; from codriver import cli; from codriver.observe import run_folder\n"
+        "run_folder.RunFolder.rewind = lambda self, step: None\ncli.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "train", str(recipe), "--resume"], env=ENV, capture_output=True, text=True
+    )
+    assert done.returncode == 1 and "the disk is full" in done.stderr and "Traceback" not in done.stderr

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from codriver.errors import EXIT_DONE, EXIT_STOPPED, CodriverError, InputError
+from codriver.errors import DISK_FULL, EXIT_DONE, EXIT_FAILURE, EXIT_STOPPED, CodriverError, InputError, disk_error
 
 if TYPE_CHECKING:
     from codriver.recipe.schema import Plan
@@ -75,11 +75,16 @@ def evaluate(
 
     folder = Path(target)
     run_recipe = _run_recipe(folder, stage) if folder.is_dir() else None
-    plan = read_plan(str(run_recipe) if run_recipe else target, overrides or [])
-    names = [s.name for s in plan.stages]
-    if stage and stage not in names and run_recipe is None:
-        raise InputError(f"--stage: got {stage!r}, expected one of {', '.join(names)}")
-    chosen = next((s for s in plan.stages if s.name == stage), plan.stages[-1])
+    if run_recipe is not None:
+        from codriver.recipe.load import load_stored
+
+        chosen = load_stored(run_recipe, overrides or [])
+    else:
+        plan = read_plan(target, overrides or [])
+        names = [s.name for s in plan.stages]
+        if stage and stage not in names:
+            raise InputError(f"--stage: got {stage!r}, expected one of {', '.join(names)}")
+        chosen = next((s for s in plan.stages if s.name == stage), plan.stages[-1])
     from codriver.assemble import evaluate_recipe
 
     metrics = evaluate_recipe(chosen, weights=run_recipe.parent / "final" if run_recipe else None)
@@ -173,6 +178,11 @@ def main() -> None:
     except KeyboardInterrupt:
         print("\ncodriver: stopped at once; --resume goes on from the last checkpoint", file=sys.stderr)
         sys.exit(130)
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        print(f"codriver: {disk_error(error, Path(error.filename or '.'))}", file=sys.stderr)
+        sys.exit(EXIT_FAILURE)
     except Exception as error:  # typer's own usage errors carry their exit code and message
         if hasattr(error, "show") and hasattr(error, "exit_code"):
             error.show()

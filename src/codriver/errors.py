@@ -1,8 +1,11 @@
 """What a user can be told, and the exit code that goes with it. Imports no room; any room may import it."""
 
+import errno
 from collections.abc import Sequence
+from pathlib import Path
 
 EXIT_DONE, EXIT_FAILURE, EXIT_BAD_INPUT, EXIT_STOPPED = 0, 1, 2, 3
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class CodriverError(Exception):
@@ -41,3 +44,13 @@ def problem(path: str, got: object, expected: str, change: str) -> str:
     'steps: got -1, expected an integer >= 1, change: set steps to 1 or more'
     """
     return f"{path}: got {got!r}, expected {expected}, change: {change}"
+
+
+def disk_error(error: OSError, where: Path) -> CodriverError:
+    """An OSError while writing, as something to act on."""
+    if error.errno in DISK_FULL:
+        return CodriverError(
+            f"{where}: the disk is full. The last whole checkpoint is untouched: free some space "
+            f"(checkpoint.keep: 1 needs less) and run the same command with --resume"
+        )
+    return CodriverError(f"{where}: cannot write ({error})")

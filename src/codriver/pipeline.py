@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import yaml
 
 from codriver.assemble import Assembled, assemble
-from codriver.errors import InputError
-from codriver.learn.checkpoint import disk_error, newest_checkpoint
+from codriver.errors import InputError, disk_error
+from codriver.learn.checkpoint import newest_checkpoint
 from codriver.models.load import save_policy
 from codriver.observe.comparison import comparison_rows
 from codriver.observe.metrics import Metrics

@@ -3,7 +3,6 @@
 checkpoints/step_00010/   model/ (HF folder)   trainer.pt   manifest.json (size and digest of every file)
 """
 
-import errno
 import hashlib
 import json
 import os
@@ -16,7 +15,7 @@ from typing import Any
 
 import torch
 
-from codriver.errors import CheckpointError, CodriverError
+from codriver.errors import CheckpointError, disk_error
 
 MANIFEST = "manifest.json"
 NAME = re.compile(r"step_(\d{5,})")
@@ -91,16 +90,6 @@ def open_checkpoint(folder: Path) -> Checkpoint:
         if _fingerprint(file) != fingerprint:
             raise CheckpointError(f"checkpoint {folder} is damaged: {name} is not as it was written")
     return Checkpoint(folder=folder, next_step=next_step)
-
-
-def disk_error(error: OSError, where: Path) -> CodriverError:
-    """An OSError while writing, as something to act on."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return CodriverError(
-            f"{where}: the disk is full. The last whole checkpoint is untouched: free some space "
-            f"(checkpoint.keep: 1 needs less) and run the same command with --resume"
-        )
-    return CodriverError(f"{where}: cannot write ({error})")
 
 
 def _folders(root: Path) -> list[Path]:

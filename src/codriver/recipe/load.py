@@ -50,6 +50,20 @@ def load_plan(path: str | Path, overrides: Sequence[str] = (), *, checks: Sequen
     )
 
 
+def load_stored(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """The resolved recipe that a run folder holds. The stages that made its models are over, so they are not asked for.
+
+    Raises RecipeError: an override is wrong.
+    """
+    tree = apply_overrides(read_yaml(path), overrides)
+    problems: list[str] = []
+    recipe = _validate(Recipe, tree, "", tree, problems)
+    if problems or recipe is None:
+        raise RecipeError(problems, source=str(path))
+    checked: Recipe = recipe
+    return checked
+
+
 def read_yaml(path: Path) -> Tree:
     try:
         tree = yaml.safe_load(path.read_text())
