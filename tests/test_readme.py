@@ -23,6 +23,12 @@ def test_the_recipe_of_the_readme_is_accepted(tmp_path, monkeypatch):
     assert read_plan("recipe.yaml", []).stages[0].signals.distill.clip == 5.0
 
 
-@pytest.mark.parametrize("path", sorted(set(re.findall(r"`((?:src|docs|recipes|benchmarks|tools|tests)/[\w./-]*)`", README)) | set(re.findall(r"\]\((\S+?)\)", README))))
+@pytest.mark.parametrize(
+    "path",
+    sorted(
+        set(re.findall(r"`((?:src|docs|recipes|benchmarks|tools|tests)/[\w./-]*)`", README))
+        | set(re.findall(r"\]\((\S+?)\)", README))
+    ),
+)
 def test_every_path_in_the_readme_exists(path):
     assert (ROOT / path).exists()

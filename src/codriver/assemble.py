@@ -11,14 +11,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from codriver.allocation import Share, allocate
+from codriver.allocation import allocate
 from codriver.episode import Episode, Int, Prompt
 from codriver.errors import InputError
 from codriver.evaluate import EvaluationSet, Evaluator
 from codriver.learn.checkpoint import Checkpoint
-from codriver.learn.learner import AdamSettings, Learner
-from codriver.learn.objective import Term, distill_sampled_term, outcome_term, reference_term, supervised_term
-from codriver.learn.schedule import learning_rate
 from codriver.models.load import Policy, load_policy
 from codriver.models.logprob_head import require_known_head
 from codriver.models.render import decode_completion, render
@@ -30,10 +27,10 @@ from codriver.rollout.play import Decode, Draw, Render, play, written_episode
 from codriver.rollout.protocol import Engine, Sampling
 from codriver.rollout.torch_engine import TorchEngine
 from codriver.run import Run
-from codriver.scoring import Scorer
+from codriver.signal_wiring import Coefficients, make_learner, make_scorer, signal_shares
 from codriver.tasks.mix import Part, Verifier, draw_prompts
 from codriver.tasks.registry import make_task
-from codriver.teacher_pool import make_reference, make_teachers
+from codriver.teacher_pool import make_pool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +65,12 @@ def assemble(
     sampling = make_sampling(recipe, policy)
     engine = make_engine(recipe, policy)
     timer = Timer()
-    learner = make_learner(recipe, policy, folder)
+    pool = make_pool(recipe, policy, parts, stages=stages, device=device)
+    learner = make_learner(recipe, policy, folder, judges=pool.judges)
+    coefficients = Coefficients(signal_shares(recipe), target_kl=recipe.signals.reference.target_kl)
     if checkpoint is not None:
         learner.load_state_dict(checkpoint.state()["learner"])
+        coefficients.load_state_dict(checkpoint.state()["coefficients"])
     next_step = checkpoint.next_step if checkpoint else 0
     engine.publish(next_step)
     observer = Observer(
@@ -89,7 +89,7 @@ def assemble(
         engine=engine,
         folder=folder,
         policy=policy,
-        state=lambda: {"learner": learner.state_dict()},
+        state=lambda: {"learner": learner.state_dict(), "coefficients": coefficients.state_dict()},
         every=recipe.checkpoint.every,
         keep=recipe.checkpoint.keep,
         num_steps=recipe.steps,
@@ -99,16 +99,15 @@ def assemble(
     verifier = Verifier(
         tasks={part.name: part.task for part in parts}.__getitem__, max_invalid_frac=recipe.rollout.max_invalid_frac
     )
-    scorer = make_scorer(recipe, policy, parts, stages, device)
-    shares = signal_shares(recipe)
+    scorer = make_scorer(recipe, pool)
     run = Run(
         next_step=next_step,
         num_steps=recipe.steps,
         collect=timer.wrap("rollout", make_collect(recipe, policy, engine, parts, sampling)),
         verify=timer.wrap("verify", verifier.verify),
         score=timer.wrap("teacher", scorer.score),
-        allocate=timer.wrap("allocate", lambda scored: allocate(scored, shares)),
-        learn=timer.wrap("learn", learner.learn),
+        allocate=timer.wrap("allocate", lambda scored: allocate(scored, coefficients.shares())),
+        learn=timer.wrap("learn", coefficients.following(learner.learn)),
         observe=observer.observe,
         publish=publisher.publish,
     )
@@ -251,77 +250,6 @@ def make_collect(
         ]
 
     return rollouts if recipe.kind == "train" else solutions
-
-
-def make_scorer(
-    recipe: Recipe, policy: Policy, parts: Sequence[Part], stages: Mapping[str, Path], device: str
-) -> Scorer:
-    training, signals = recipe.kind == "train", recipe.signals
-    return Scorer(
-        outcome=training and signals.outcome.coef > 0,
-        scale=signals.outcome.scale,
-        baseline=signals.outcome.baseline,
-        teachers=make_teachers(recipe, policy, parts, stages=stages, device=device) if recipe.needs_teacher else {},
-        reference=(
-            make_reference(recipe, policy, stages=stages, device=device)
-            if training and signals.reference.coef > 0
-            else None
-        ),
-    )
-
-
-def signal_shares(recipe: Recipe) -> dict[str, Share]:
-    """Signals that are on, with their coefficients."""
-    if recipe.kind != "train":
-        return {"supervised": Share(coef=1.0)}
-    length, signals = recipe.rollout.max_completion_length, recipe.signals
-    shares = {
-        "outcome": Share(coef=signals.outcome.coef, aggregation=signals.outcome.aggregation, constant_length=length),
-        "distill": Share(coef=signals.distill.coef, aggregation=signals.distill.aggregation, constant_length=length),
-        "reference": Share(coef=signals.reference.coef),
-    }
-    return {name: share for name, share in shares.items() if share.coef > 0}
-
-
-def signal_terms(recipe: Recipe) -> dict[str, Term]:
-    """What each signal that is on contributes per token."""
-    signals = recipe.signals
-    terms: dict[str, Term] = {
-        "outcome": outcome_term(clip_low=signals.outcome.clip_low, clip_high=signals.outcome.clip_high),
-        "distill": distill_sampled_term(clip=signals.distill.clip),
-        "reference": reference_term(estimator=signals.reference.estimator),
-        "supervised": supervised_term(),
-    }
-    return {name: terms[name] for name in signal_shares(recipe)}
-
-
-def make_learner(recipe: Recipe, policy: Policy, folder: RunFolder) -> Learner:
-    optimizer = recipe.optimizer
-
-    def rate(step: int) -> float:
-        return learning_rate(
-            step,
-            peak=optimizer.learning_rate,
-            num_steps=recipe.steps,
-            warmup_steps=optimizer.warmup_steps,
-            schedule=optimizer.schedule,
-            min_frac=optimizer.min_lr_frac,
-        )
-
-    return Learner(
-        policy.model,
-        vocab_size=policy.vocab_size,
-        terms=signal_terms(recipe),
-        learning_rate=rate,
-        adam=AdamSettings(
-            betas=optimizer.betas, weight_decay=optimizer.weight_decay, max_grad_norm=optimizer.max_grad_norm
-        ),
-        temperature=recipe.rollout.temperature if recipe.kind == "train" else 1.0,
-        save_batch=folder.save_failed_batch,
-        micro_batch_tokens=recipe.learner.micro_batch_tokens,
-        head_chunk_tokens=recipe.learner.head_chunk_tokens,
-        gradient_checkpointing=recipe.learner.gradient_checkpointing,
-    )
 
 
 def evaluate_recipe(recipe: Recipe, *, weights: Path | None) -> Metrics:

@@ -9,11 +9,22 @@ import torch
 
 from codriver.episode import Float, Scored, TeacherView, Verified
 from codriver.errors import CodriverError
-from codriver.signals.outcome import group_advantage
+from codriver.signals.outcome import group_advantage, overlong_penalty
 from codriver.teachers.protocol import Teacher
 
 MAX_TEACHER_FAILED_FRAC = 0.2
 """A teacher that fails on a larger share of its episodes stops the run: the rest would be another experiment."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Overlong:
+    """DAPO's treatment of completions at or near their length limit."""
+
+    max_length: int
+    buffer: int
+    """The reward falls by up to 1 over the last `buffer` tokens; 0: no penalty."""
+    mask: bool
+    """Completions that hit the limit carry no outcome signal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +34,8 @@ class Scorer:
     outcome: bool
     scale: Literal["std", "none", "batch"] = "std"
     baseline: Literal["mean", "leave_one_out"] = "mean"
+    overlong: Overlong | None = None
+    """None: a completion at its length limit is judged like any other."""
     teachers: Mapping[str, Teacher]
     """Empty when no distill signal is on: then no teacher is asked."""
     reference: Teacher | None
@@ -46,8 +59,9 @@ class Scorer:
     def _outcomes(self, verified: Sequence[Verified]) -> tuple[list[float], list[str]]:
         if not self.outcome:
             return [0.0] * len(verified), ["not_asked"] * len(verified)
-        valid = [v.verdict.label != "invalid" for v in verified]
-        rewards = [v.verdict.reward if ok else 0.0 for v, ok in zip(verified, valid, strict=True)]
+        absent = [self._absent(v) for v in verified]
+        valid = [not why for why in absent]
+        rewards = [v.verdict.reward + self._penalty(v) if ok else 0.0 for v, ok in zip(verified, valid, strict=True)]
         numbers: dict[str, int] = {}
         groups = [numbers.setdefault(v.group, len(numbers)) for v in verified]
         advantage_E = group_advantage(
@@ -62,10 +76,21 @@ class Scorer:
             if ok:
                 seen.setdefault(group, set()).add(reward)
         reasons = [
-            "invalid" if not ok else "group_agrees" if len(seen[group]) == 1 else ""
-            for group, ok in zip(groups, valid, strict=True)
+            why or ("group_agrees" if len(seen[group]) == 1 else "") for group, why in zip(groups, absent, strict=True)
         ]
         return [0.0 if why else a for a, why in zip(advantage_E.tolist(), reasons, strict=True)], reasons
+
+    def _absent(self, episode: Verified) -> str:
+        if episode.verdict.label == "invalid":
+            return "invalid"
+        hit_limit = episode.finish in ("length", "context")
+        return "overlong" if self.overlong and self.overlong.mask and hit_limit else ""
+
+    def _penalty(self, episode: Verified) -> float:
+        if self.overlong is None or not self.overlong.buffer:
+            return 0.0
+        length = torch.tensor([episode.num_sampled])
+        return float(overlong_penalty(length, max_length=self.overlong.max_length, buffer=self.overlong.buffer))
 
     def _teacher_views(self, verified: Sequence[Verified]) -> tuple[list[TeacherView | None], list[str]]:
         views: list[TeacherView | None] = [None] * len(verified)

@@ -5,6 +5,7 @@ import re
 from codriver.errors import problem
 from codriver.models.presets import PRESETS
 from codriver.recipe.schema import Recipe, TaskShare
+from codriver.signals.legality import refuse_illegal_pair, refuse_truncated_sampling
 from codriver.tasks.registry import option_problems
 
 PLACEHOLDERS = ("solution", "answer")
@@ -33,3 +34,56 @@ def check_models(recipe: Recipe) -> list[str]:
         if preset != model and preset not in PRESETS:
             problems.append(problem(path, model, f"tiny: and one of {', '.join(PRESETS)}", "write one of those"))
     return problems
+
+
+def check_signals(recipe: Recipe) -> list[str]:
+    """Forms that would teach nothing or the wrong thing, each with the reason."""
+    if recipe.kind != "train":
+        return []
+    outcome, distill, reference = recipe.signals.outcome, recipe.signals.distill, recipe.signals.reference
+    problems: list[str] = []
+    if distill.coef > 0:
+        problems += _distill_problems(recipe)
+    if reference.coef > 0:
+        problems += _pair("signals.reference.estimator", reference.estimator, reference.estimator, "back_propagated")
+    if outcome.coef > 0 and outcome.loss == "cispo":
+        given = [k for k in ("ratio", "dual_clip") if k in outcome.model_fields_set and getattr(outcome, k)]
+        if "dual_clip" in given or outcome.ratio == "sequence":
+            expected = "keys that act: cispo has a token ratio and no dual clip"
+            problems.append(problem("signals.outcome.loss", "cispo", expected, f"remove {', '.join(given)}"))
+    policy = outcome.coef > 0 or (distill.coef > 0 and distill.form == "sampled" and distill.estimator == "k1")
+    rollout, corrected = recipe.rollout, recipe.signals.importance.mode != "none"
+    try:
+        top_k = rollout.top_k or int(rollout.min_p > 0)
+        refuse_truncated_sampling(top_p=rollout.top_p, top_k=top_k, has_policy_gradient=policy, is_corrected=corrected)
+    except ValueError:
+        key = "top_p" if rollout.top_p < 1 else "top_k" if rollout.top_k else "min_p"
+        expected = "untruncated sampling: a policy gradient is of the whole distribution, these tokens are not"
+        advice = "write top_p: 1.0, top_k: 0, min_p: 0.0, or correct the ratio with signals.importance.mode"
+        problems.append(problem(f"rollout.{key}", getattr(rollout, key), expected, advice))
+    return problems
+
+
+def _distill_problems(recipe: Recipe) -> list[str]:
+    distill = recipe.signals.distill
+    if distill.form == "sampled":
+        direct = "direct" if distill.estimator != "k1" else "policy"
+        use = "back_propagated" if (distill.gradient if distill.gradient != "auto" else direct) == "direct" else ""
+        return _pair("signals.distill.gradient", distill.gradient, distill.estimator, use or "policy_gradient")
+    problems: list[str] = []
+    if distill.gradient == "policy":
+        problems += _pair("signals.distill.gradient", distill.gradient, "state_kl", "policy_gradient")
+    if distill.form == "top_k" and distill.divergence not in ("reverse", "forward", "jensen_shannon"):
+        expected = "reverse, forward or jensen_shannon with form: top_k"
+        problems.append(problem("signals.distill.divergence", distill.divergence, expected, "or write form: full"))
+    return problems
+
+
+def _pair(path: str, got: str, estimator: str, use: str) -> list[str]:
+    try:
+        refuse_illegal_pair(estimator, use)
+    except ValueError as error:
+        reason, _, advice = str(error).partition(": ")
+        why, _, instead = advice.rpartition(": ")
+        return [problem(path, got, f"a use that teaches ({reason}: {why})", instead)]
+    return []

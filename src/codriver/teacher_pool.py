@@ -1,12 +1,14 @@
 """The teachers that a recipe names, loaded and checked against the student; `assemble` calls it once per stage."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from codriver.episode import Episode, Int
 from codriver.errors import InputError
+from codriver.learn.learner import Judge
 from codriver.models.load import Policy, load_policy
-from codriver.models.logprob_head import require_known_head
+from codriver.models.logprob_head import output_head, require_known_head
 from codriver.models.render import render_with_hint
 from codriver.models.vocabulary import require_same_vocabulary
 from codriver.recipe.schema import Recipe
@@ -19,40 +21,66 @@ INITIAL = "student"
 """Model name of a self-teacher: the weights that the student starts the stage with."""
 
 
-def make_teachers(
+@dataclass(frozen=True, kw_only=True)
+class Pool:
+    """All frozen models of a stage."""
+
+    teachers: Mapping[str, Teacher]
+    """Empty when no signal asks a teacher."""
+    judges: Mapping[str, Judge]
+    """What rebuilds each teacher's distributions in the learner."""
+    reference: Teacher | None
+
+
+def make_pool(
     recipe: Recipe, policy: Policy, parts: Sequence[Part], *, stages: Mapping[str, Path], device: str
-) -> dict[str, Teacher]:
-    """Every teacher that some task is routed to. Raises InputError: its vocabulary is not the student's."""
-    used = {part.teacher for part in parts if part.teacher}
+) -> Pool:
+    """Every teacher that some task is routed to, and the reference; a model that is asked for twice is loaded once.
+
+    Raises:
+        InputError: a vocabulary is not the student's.
+    """
+    if recipe.signals.distill.needs_distribution and recipe.signals.distill.top_k > policy.vocab_size:
+        raise InputError(
+            f"signals.distill.top_k: got {recipe.signals.distill.top_k}, expected at most the vocabulary's "
+            f"{policy.vocab_size} tokens, change: write a smaller list"
+        )
     frozen: dict[str, Policy] = {}
-    teachers: dict[str, Teacher] = {}
-    for name in sorted(used):
-        spec = recipe.teachers[name]
-        model = recipe.student.model if spec.model == INITIAL else spec.model
+
+    def load(model: str, name: str) -> Policy:
         if model not in frozen:
             frozen[model] = _load_frozen(model, recipe, policy, name=name, stages=stages, device=device)
-        teachers[name] = LocalTeacher(
-            name=name,
-            model=frozen[model].model,
-            vocab_size=policy.vocab_size,
-            temperature=spec.temperature or recipe.rollout.temperature,
-            max_length=frozen[model].context,
-            prompt=_hinted_prompt(spec, frozen[model], parts) if spec.hint else same_prompt,
-            micro_batch_tokens=recipe.learner.micro_batch_tokens,
+        return frozen[model]
+
+    teachers: dict[str, Teacher] = {}
+    judges: dict[str, Judge] = {}
+    for name in sorted({part.teacher for part in parts if part.teacher}) if recipe.needs_teacher else ():
+        spec = recipe.teachers[name]
+        model = load(recipe.student.model if spec.model == INITIAL else spec.model, name)
+        temperature = spec.temperature or recipe.rollout.temperature
+        teachers[name] = _local(
+            name, model, recipe, policy, temperature, prompt=_hinted_prompt(spec, model, parts) if spec.hint else None
         )
-    return teachers
+        judges[name] = Judge(head=output_head(model.model, policy.vocab_size), temperature=temperature)
+    reference = None
+    if recipe.kind == "train" and recipe.signals.reference.coef > 0:
+        start = load(recipe.student.model, "reference")
+        reference = _local("reference", start, recipe, policy, recipe.rollout.temperature)
+    return Pool(teachers=teachers, judges=judges, reference=reference)
 
 
-def make_reference(recipe: Recipe, policy: Policy, *, stages: Mapping[str, Path], device: str) -> Teacher:
-    """The weights at the start of the stage, as something that scores."""
-    frozen = _load_frozen(recipe.student.model, recipe, policy, name="reference", stages=stages, device=device)
+def _local(
+    name: str, model: Policy, recipe: Recipe, policy: Policy, temperature: float, prompt: HintedPrompt | None = None
+) -> Teacher:
     return LocalTeacher(
-        name="reference",
-        model=frozen.model,
+        name=name,
+        model=model.model,
         vocab_size=policy.vocab_size,
-        temperature=recipe.rollout.temperature,
-        max_length=frozen.context,
+        temperature=temperature,
+        max_length=model.context,
+        prompt=prompt or same_prompt,
         micro_batch_tokens=recipe.learner.micro_batch_tokens,
+        keep_hidden=name != "reference" and recipe.signals.distill.needs_distribution,
     )
 
 

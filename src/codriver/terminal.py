@@ -17,7 +17,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from codriver.recipe.schema import Plan, Recipe
+from codriver.recipe.schema import SIGNALS, Plan, Recipe
 
 SHOWN = (("reward", "reward/mean"), ("loss", "signal/supervised/loss"), ("kl", "teacher/kl"))
 
@@ -78,7 +78,7 @@ def print_plan(plan: Plan, *, as_json: bool) -> None:
 
 def _plan_row(stage: Recipe) -> list[str]:
     trains = stage.kind == "train"
-    signals = {name: getattr(stage.signals, name).coef for name in type(stage.signals).model_fields}
+    signals = {name: getattr(stage.signals, name).coef for name in SIGNALS}
     teachers = sorted({stage.teacher_of(share) for share in stage.tasks}) if stage.needs_teacher else []
     return [
         stage.name,

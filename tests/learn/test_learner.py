@@ -6,13 +6,14 @@ import torch
 
 from codriver.allocation import Share, allocate
 from codriver.errors import NonFiniteLoss
+from codriver.learn.distill_terms import DistillSettings, distill_term
 from codriver.learn.learner import AdamSettings, Learner
-from codriver.learn.objective import distill_sampled_term, outcome_term, reference_term, supervised_term
+from codriver.learn.objective import outcome_term, reference_term, supervised_term
 from tests.records import an_episode, scored
 
 TERMS = {
     "outcome": outcome_term(clip_low=0.2, clip_high=0.2),
-    "distill": distill_sampled_term(clip=None),
+    "distill": distill_term(DistillSettings()),
     "reference": reference_term(estimator="k2"),
     "supervised": supervised_term(),
 }

@@ -30,7 +30,7 @@ def slow_scores(model, seq: TokenSequence, *, temperature: float, vocab: int):
 def test_scores_equal_a_plain_forward(llama, temperature, max_tokens):
     model, seqs = llama(), sequences()
     scores = score_tokens(model, seqs, vocab_size=23, temperature=temperature, micro_batch_tokens=max_tokens)
-    for seq, (logp, entropy) in zip(seqs, scores, strict=True):
+    for seq, (logp, entropy, _) in zip(seqs, scores, strict=True):
         expected = slow_scores(model, seq, temperature=temperature, vocab=23)
         np.testing.assert_allclose(np.stack([logp, entropy], 1), expected, atol=1e-6)
 

@@ -76,7 +76,7 @@ def test_all_problems_are_reported_at_once_in_under_two_seconds(tmp_path):
         "tasks.0.opperands: got 'opperands', expected an option of the task arithmetic, change: write 'operands'",
         "optimizer.learning_rate: got -1, expected greater than 0",
         "evaluate.sets.far.task: got 'arithmetc', expected a known task",
-        "rollout.top_p: got 'top_p=0.9', expected untruncated sampling with signals.outcome",
+        "rollout.top_p: got 0.9, expected untruncated sampling",
         "student.model: got './nowhere', expected a folder or file that exists",
     ):
         assert expected in text, expected
@@ -127,6 +127,57 @@ def test_all_problems_are_reported_at_once_in_under_two_seconds(tmp_path):
 def test_each_kind_of_problem_is_named_with_what_to_change(tmp_path, changes, expected):
     text = "\n".join(problems(tmp_path, **changes))
     assert expected in text and "change" in text
+
+
+TEACHER = dict(teachers={"t": {"model": "tiny:llama-200k"}})
+
+
+@pytest.mark.parametrize(
+    ("distill", "expected"),
+    [
+        (
+            dict(gradient="direct"),
+            "signals.distill.gradient: got 'direct', expected a use that teaches (k1 used as back_propagated",
+        ),
+        (
+            dict(form="full", gradient="policy"),
+            "signals.distill.gradient: got 'policy', expected a use that teaches (state_kl used as policy_gradient",
+        ),
+        (dict(form="top_k", gradient="policy"), "does not depend on the sampled token"),
+        (dict(estimator="k2", gradient="policy"), "the expected gradient is that of no KL"),
+        (dict(estimator="k3", gradient="policy"), "reverse KL MINUS forward KL"),
+        (
+            dict(form="top_k", divergence="cross_entropy"),
+            "expected reverse, forward or jensen_shannon with form: top_k",
+        ),
+        (
+            dict(form="full", divergence="jensen_shannon", jsd_beta=0.0),
+            "signals.distill.jsd_beta: got 0.0, expected greater than 0",
+        ),
+        (dict(top_k=3), "signals.distill.top_k: got 'top_k', expected a key that acts"),
+        (dict(form="full", clip=3.0), "signals.distill.clip: got 'clip', expected a key that acts"),
+        (dict(remainder="renormalize"), "signals.distill.remainder: got 'remainder', expected a key that acts"),
+    ],
+)
+def test_forms_that_teach_nothing_or_have_no_effect_are_refused_before_anything_loads(tmp_path, distill, expected):
+    text = "\n".join(problems(tmp_path, signals={"distill": {"coef": 1.0, **distill}}, **TEACHER))
+    assert expected in text
+
+
+def test_a_reference_by_k1_and_cispo_with_a_dual_clip_are_refused(tmp_path):
+    (one,) = problems(tmp_path, signals={"reference": {"coef": 1.0, "estimator": "k1"}})
+    assert one.startswith("signals.reference.estimator: got 'k1', expected a use that teaches")
+    (two,) = problems(tmp_path, signals={"outcome": {"loss": "cispo", "dual_clip": 3.0}})
+    assert "cispo has a token ratio and no dual clip" in two
+
+
+@pytest.mark.parametrize("rollout", [dict(top_p=0.9), dict(top_k=5), dict(min_p=0.1)])
+def test_truncated_sampling_needs_a_corrected_ratio_or_a_signal_without_policy_gradient(tmp_path, rollout):
+    (found,) = problems(tmp_path, rollout=rollout)
+    assert "a policy gradient is of the whole distribution" in found
+    read_plan(write(tmp_path, rollout=rollout, signals={"importance": {"mode": "token_truncate"}}), [])
+    direct = {"outcome": {"coef": 0.0}, "distill": {"coef": 1.0, "form": "top_k", "remainder": "renormalize"}}
+    read_plan(write(tmp_path, rollout=rollout, signals=direct, **TEACHER), [])
 
 
 def test_a_problem_of_a_stage_is_named_with_the_stage_and_one_of_the_base_once(tmp_path):

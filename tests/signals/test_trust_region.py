@@ -83,6 +83,12 @@ def test_a_student_that_is_the_teacher_is_trusted_everywhere_and_taught_nothing(
 def test_the_prefix_cap_falls_along_a_cosine_to_zero_at_the_last_step():
     caps = [prefix_cap(step, num_steps=200, max_length=1000) for step in range(200)]
     assert caps[0] == 1000 and caps[-1] == 0
+    assert [prefix_cap(step, num_steps=4, max_length=100) for step in range(4)] == [
+        100,
+        75,
+        25,
+        0,
+    ]  # cos 60, cos 120 degrees
     assert all(a >= b for a, b in zip(caps, caps[1:], strict=False))
     assert caps[100] == pytest.approx(500, abs=10) and caps[50] == pytest.approx(853, abs=10)
     assert prefix_cap(0, num_steps=1, max_length=1000) == 0  # the only step is the last one

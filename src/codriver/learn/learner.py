@@ -1,7 +1,10 @@
 """One optimizer step on a whole batch, micro-batch by micro-batch, with the same gradient however it is cut."""
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,7 +14,15 @@ from torch import Tensor, nn
 from codriver.episode import Allocated, Episode, TokenFacts, Update
 from codriver.errors import NonFiniteLoss
 from codriver.learn.objective import Term, Tokens, weighted_losses
-from codriver.models.logprob_head import Head, causal_lm, chosen_logp, hidden_states, output_head
+from codriver.models.logprob_head import (
+    Head,
+    Value,
+    causal_lm,
+    chosen_logp,
+    hidden_states,
+    output_head,
+    over_distributions,
+)
 from codriver.models.packing import MicroBatch, TokenSequence, pack
 
 
@@ -20,6 +31,14 @@ class AdamSettings:
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judge:
+    """What rebuilds a teacher's distributions from the hidden states that it handed over."""
+
+    head: Head
+    temperature: float
 
 
 SaveBatch = Callable[[Sequence[Allocated], str], str]
@@ -42,6 +61,8 @@ class Learner:
         adam: AdamSettings,
         temperature: float,
         save_batch: SaveBatch,
+        judges: Mapping[str, Judge] = MappingProxyType({}),
+        num_iterations: int = 1,
         micro_batch_tokens: int = 16384,
         head_chunk_tokens: int = 4096,
         gradient_checkpointing: bool = False,
@@ -49,6 +70,7 @@ class Learner:
         self.model, self.vocab_size, self.terms, self.temperature = model, vocab_size, dict(terms), temperature
         self.micro_batch_tokens, self.head_chunk_tokens = micro_batch_tokens, head_chunk_tokens
         self.learning_rate, self.max_grad_norm, self.save_batch = learning_rate, adam.max_grad_norm, save_batch
+        self.judges, self.num_iterations = dict(judges), num_iterations
         self.num_steps_done = 0
         disable_dropout(model)
         self.uses_checkpointing = gradient_checkpointing
@@ -62,21 +84,27 @@ class Learner:
         self.optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=1.0, betas=adam.betas, fused=True)
 
     def learn(self, batch: Sequence[Allocated]) -> Update:
-        """Accumulate the gradient of the whole batch, clip it, step.
+        """Accumulate the gradient of the whole batch, clip it, step; `num_iterations` times on the same batch.
+
+        From the second time on the ratio is against the student before the first. The update reports the last loss and
+        gradient, and the facts before the first step.
 
         Raises:
             NonFiniteLoss: before the optimizer moves; the weights are as they were.
         """
-        self.optimizer.zero_grad(set_to_none=True)
-        signal_loss, facts, num_padding = self._accumulate(batch)
-        loss = sum(signal_loss.values())
-        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm))
-        if not (np.isfinite(loss) and np.isfinite(norm)):
-            self._refuse(batch, f"loss {loss}, gradient norm {norm}")
         rate = self.learning_rate(self.num_steps_done)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.optimizer.step()
+        before: tuple[TokenFacts, ...] | None = None
+        for _ in range(self.num_iterations):
+            self.optimizer.zero_grad(set_to_none=True)
+            signal_loss, facts, num_padding = self._accumulate(batch, prox=before)
+            before = before or facts
+            loss = sum(signal_loss.values())
+            norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm))
+            if not (np.isfinite(loss) and np.isfinite(norm)):
+                self._refuse(batch, f"loss {loss}, gradient norm {norm}")
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+            self.optimizer.step()
         self.num_steps_done += 1
         return Update(
             loss=loss,
@@ -85,7 +113,7 @@ class Learner:
             learning_rate=rate,
             num_tokens=sum(episode.num_sampled for episode in batch),
             num_padding=num_padding,
-            facts=facts,
+            facts=before or (),
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -95,7 +123,9 @@ class Learner:
         self.optimizer.load_state_dict(state["optimizer"])
         self.num_steps_done = int(state["num_steps_done"])
 
-    def _accumulate(self, batch: Sequence[Allocated]) -> tuple[dict[str, float], tuple[TokenFacts, ...], int]:
+    def _accumulate(
+        self, batch: Sequence[Allocated], *, prox: Sequence[TokenFacts] | None = None
+    ) -> tuple[dict[str, float], tuple[TokenFacts, ...], int]:
         head = output_head(self.model, self.vocab_size)
         total = dict.fromkeys(self.terms, 0.0)
         empty = np.zeros(0, np.float32)
@@ -106,10 +136,17 @@ class Learner:
         self.model.train(self.uses_checkpointing)
         for micro in self._micro_batches(batch, reached):
             num_padding += micro.num_padding
-            logp, entropy = self._logp_and_entropy(micro, head)
+            hidden = hidden_states(self.model, micro)
+            logp, entropy = self._logp_and_entropy(hidden, micro, head)
             _file_facts(facts, micro, logp, entropy)
             members = [batch[i] for i in micro.members]
-            losses = weighted_losses(tokens_of(members, logp), self.terms, weights_of(members, self.terms, logp))
+            tokens = tokens_of(
+                members,
+                logp,
+                prox_logp=[prox[i].student_logp for i in micro.members] if prox else None,
+                over_distributions=partial(self._over_distributions, members, hidden, head, micro.targets_N),
+            )
+            losses = weighted_losses(tokens, self.terms, weights_of(members, self.terms, logp))
             whole = torch.stack(list(losses.values())).sum()
             if not torch.isfinite(whole.detach()):
                 self._refuse(
@@ -122,7 +159,7 @@ class Learner:
         for micro in self._micro_batches(batch, [not is_reached for is_reached in reached]):
             num_padding += micro.num_padding
             with torch.no_grad():  # no signal reaches them: measured for the metrics, without a backward pass
-                _file_facts(facts, micro, *self._logp_and_entropy(micro, head))
+                _file_facts(facts, micro, *self._logp_and_entropy(hidden_states(self.model, micro), micro, head))
         return total, tuple(facts), num_padding
 
     def _micro_batches(self, batch: Sequence[Allocated], wanted: Sequence[bool]) -> list[MicroBatch]:
@@ -134,14 +171,34 @@ class Learner:
         ]
         return pack(sequences, max_tokens=self.micro_batch_tokens, device=self.parameters[0].device)
 
-    def _logp_and_entropy(self, micro: MicroBatch, head: Head) -> tuple[Tensor, Tensor]:
+    def _logp_and_entropy(self, hidden: Tensor, micro: MicroBatch, head: Head) -> tuple[Tensor, Tensor]:
         return chosen_logp(
-            hidden_states(self.model, micro),
-            head,
-            micro.targets_N,
-            temperature=self.temperature,
-            chunk_rows=self.head_chunk_tokens,
+            hidden, head, micro.targets_N, temperature=self.temperature, chunk_rows=self.head_chunk_tokens
         )
+
+    def _over_distributions(
+        self, members: Sequence[Allocated], hidden: Tensor, head: Head, ids: Tensor, value: Value
+    ) -> Tensor:
+        """`value` at every token that a teacher judged, each with its own teacher; 0 at the others."""
+        out = torch.zeros_like(hidden[:, 0], dtype=torch.promote_types(hidden.dtype, torch.float32))
+        owner = np.repeat([e.teacher.teacher if e.teacher else "" for e in members], [e.num_sampled for e in members])
+        for name in sorted(set(owner) - {""}):
+            judge = self.judges[name]
+            rows = torch.from_numpy(np.flatnonzero(owner == name)).to(hidden.device)
+            views = [e.teacher.hidden for e in members if e.teacher and e.teacher.teacher == name]
+            values = over_distributions(
+                value,
+                hidden[rows],
+                head,
+                torch.from_numpy(np.concatenate([v for v in views if v is not None])).to(hidden),
+                judge.head,
+                ids[rows],
+                temperature=self.temperature,
+                teacher_temperature=judge.temperature,
+                chunk_rows=self.head_chunk_tokens,
+            )
+            out = out.index_put((rows,), values.to(out.dtype))
+        return out
 
     def _refuse(self, batch: Sequence[Allocated], reason: str) -> None:
         self.optimizer.zero_grad(set_to_none=True)
@@ -163,7 +220,13 @@ def disable_dropout(model: nn.Module) -> None:
                 setattr(module, name, 0.0)
 
 
-def tokens_of(members: Sequence[Allocated], logp: Tensor) -> Tokens:
+def tokens_of(
+    members: Sequence[Allocated],
+    logp: Tensor,
+    *,
+    over_distributions: Callable[[Value], Tensor],
+    prox_logp: Sequence[np.ndarray] | None = None,
+) -> Tokens:
     """The members' trainable tokens, in row order, beside the live log-probs."""
 
     def column(values: Sequence[Any]) -> Tensor:
@@ -172,14 +235,26 @@ def tokens_of(members: Sequence[Allocated], logp: Tensor) -> Tokens:
     def zeros(episode: Episode) -> Any:
         return np.zeros(episode.num_sampled, np.float32)
 
+    counts = [e.num_sampled for e in members]
     return Tokens(
         logp=logp,
-        prox_logp=logp.detach(),
+        prox_logp=logp.detach() if prox_logp is None else column(prox_logp),
         behaviour_logp=column([(e.behaviour_logp + e.kept_logp)[e.trainable] for e in members]),
         outcome_advantage=column([np.full(e.num_sampled, e.outcome_advantage, np.float32) for e in members]),
+        judged=torch.from_numpy(np.repeat([e.teacher is not None for e in members], counts)).to(logp.device),
         teacher_logp=column([e.teacher.logp if e.teacher else zeros(e) for e in members]),
+        teacher_entropy=column([e.teacher.entropy if e.teacher else zeros(e) for e in members]),
         reference_logp=column([zeros(e) if e.reference_logp is None else e.reference_logp for e in members]),
+        episode=torch.from_numpy(np.repeat(np.arange(len(members)), counts)).to(logp.device),
+        uniform=column([token_uniforms(e) for e in members]),
+        over_distributions=over_distributions,
     )
+
+
+def token_uniforms(episode: Episode) -> np.ndarray:
+    """One number in [0, 1) per trainable token, a function of the episode's id alone."""
+    key = int.from_bytes(hashlib.sha256(episode.id.encode()).digest()[:8], "little")
+    return np.random.Generator(np.random.Philox(key=key)).random(episode.num_sampled, np.float32)
 
 
 def weights_of(members: Sequence[Allocated], signals: Mapping[str, Any], like: Tensor) -> dict[str, Tensor]:

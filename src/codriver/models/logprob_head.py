@@ -111,3 +111,38 @@ def require_known_head(model: nn.Module, *, vocab_size: int, name: str) -> None:
             f"{name}: logits of {type(lm).__name__} differ by {gap:.2g} from hidden states times output head; "
             f"this architecture transforms its logits in a way codriver does not know yet, choose another model"
         )
+
+
+Value = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(student_logp_NV, teacher_logp_NV, ids_N) -> [N]: a divergence of each position; gradient through the student."""
+
+
+def over_distributions(
+    value: Value,
+    hidden_NH: Tensor,
+    head: Head,
+    teacher_hidden_NH: Tensor,
+    teacher_head: Head,
+    ids_N: Tensor,
+    *,
+    temperature: float = 1.0,
+    teacher_temperature: float = 1.0,
+    chunk_rows: int = 4096,
+) -> Tensor:
+    """`value` of the whole next-token distributions of both sides, a chunk of rows at a time: [N].
+
+    Both distributions are rebuilt from last hidden states, in the forward and again in the backward pass, so that
+    neither side ever has a [tokens x vocabulary] tensor for the whole batch. The teacher's side carries no gradient.
+    """
+
+    def one_chunk(hidden: Tensor, teacher_hidden: Tensor, ids: Tensor) -> Tensor:
+        student_logp = (head(hidden) / temperature).log_softmax(-1)
+        with torch.no_grad():
+            teacher_logp = (teacher_head(teacher_hidden) / teacher_temperature).log_softmax(-1).to(student_logp.dtype)
+        return value(student_logp, teacher_logp, ids)
+
+    parts = []
+    for chunk in zip(*(torch.split(x, chunk_rows) for x in (hidden_NH, teacher_hidden_NH, ids_N)), strict=True):
+        keep = torch.is_grad_enabled() and chunk[0].requires_grad and len(hidden_NH) > chunk_rows
+        parts.append(checkpoint(one_chunk, *chunk, use_reentrant=False) if keep else one_chunk(*chunk))
+    return torch.cat(parts)

@@ -1,6 +1,7 @@
 """Scoring without gradient: what a frozen policy says of given tokens."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,7 +11,16 @@ from torch import nn
 from codriver.models.logprob_head import chosen_logp, hidden_states, output_head
 from codriver.models.packing import TokenSequence, pack
 
-Scores = tuple[NDArray[np.float32], NDArray[np.float32]]
+
+class Scores(NamedTuple):
+    """Of one sequence's chosen tokens, in order."""
+
+    logp: NDArray[np.float32]
+    """[n] nats."""
+    entropy: NDArray[np.float32]
+    """[n] nats: of the whole next-token distribution."""
+    hidden: NDArray[np.float32] | None
+    """[n, H] last hidden states; None unless asked for."""
 
 
 @torch.no_grad()
@@ -20,19 +30,30 @@ def score_tokens(
     *,
     vocab_size: int,
     temperature: float = 1.0,
+    keep_hidden: bool = False,
     micro_batch_tokens: int = 16384,
     chunk_rows: int = 4096,
 ) -> list[Scores]:
-    """(log-prob, entropy) of each sequence's chosen tokens, in nats, in the order of `sequences`."""
+    """What the model says of each sequence's chosen tokens, in the order of `sequences`."""
     head = output_head(model, vocab_size)
     empty = np.zeros(0, np.float32)
-    out: list[Scores] = [(empty, empty)] * len(sequences)
+    nothing = np.zeros((0, head_width(model)), np.float32) if keep_hidden else None
+    out = [Scores(empty, empty, nothing)] * len(sequences)
     device = next(model.parameters()).device
     for batch in pack(sequences, max_tokens=micro_batch_tokens, device=device):
         hidden = hidden_states(model, batch)
         pair = chosen_logp(hidden, head, batch.targets_N, temperature=temperature, chunk_rows=chunk_rows)
         logp, entropy = (part.float().cpu().numpy() for part in pair)
-        cuts = np.cumsum(batch.counts)[:-1]
-        for i, *scores in zip(batch.members, np.split(logp, cuts), np.split(entropy, cuts), strict=True):
-            out[i] = (scores[0], scores[1])
+        kept = hidden.float().cpu().numpy() if keep_hidden else None
+        end = 0
+        for i, count in zip(batch.members, batch.counts, strict=True):
+            part = slice(end, end + count)
+            out[i] = Scores(logp[part], entropy[part], None if kept is None else kept[part])
+            end += count
     return out
+
+
+def head_width(model: nn.Module) -> int:
+    """Columns of the output head: the size of a last hidden state."""
+    width: int = model.get_output_embeddings().weight.shape[1]  # type: ignore[operator]
+    return width

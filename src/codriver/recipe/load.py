@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from codriver.errors import InputError, RecipeError, problem
-from codriver.recipe.schema import Compare, Plan, Recipe
+from codriver.recipe.schema import SIGNALS, Compare, Plan, Recipe
 
 Tree = dict[str, Any]
 Check = Callable[[Recipe], list[str]]
@@ -254,13 +254,17 @@ def _without_effect(stages: Sequence[Recipe]) -> list[str]:
     """Settings that no stage acts on: silently ignoring one would let a user believe in it."""
     problems: list[str] = []
     training = [stage for stage in stages if stage.kind == "train"]
-    for signal in Recipe.model_fields["signals"].annotation.model_fields:  # type: ignore[union-attr]
+    for signal in SIGNALS:
         sections = [getattr(stage.signals, signal) for stage in stages]
         is_used = any(getattr(stage.signals, signal).coef > 0 for stage in training)
         given = sorted({key for section in sections for key in section.model_fields_set} - {"coef"})
         if given and not is_used:
             advice = f"set signals.{signal}.coef above 0, or remove {', '.join(given)}"
             problems.append(problem(f"signals.{signal}", given, "keys that act (its coef is 0 in every stage)", advice))
+    idle = [stage.signals.distill.idle_keys() for stage in training if stage.signals.distill.coef > 0]
+    for key in sorted(set.intersection(*idle)) if idle else ():
+        expected = "a key that acts with the form, divergence, outlier and bound that are set"
+        problems.append(problem(f"signals.distill.{key}", key, expected, "remove it, or change what it belongs to"))
     used = {stage.teacher_of(task) for stage in training if stage.needs_teacher for task in stage.tasks}
     for name in sorted({name for stage in stages for name in stage.teachers} - used):
         advice = f"remove it, or set signals.distill.coef above 0 and route a task to it (`teacher: {name}`)"

@@ -4,7 +4,7 @@ import importlib.util
 from pathlib import Path
 
 from codriver.errors import problem
-from codriver.recipe.schema import Recipe
+from codriver.recipe.schema import SIGNALS, Recipe
 
 PREFIXES = ("tiny:", "stage:")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
@@ -15,12 +15,12 @@ def check_combinations(recipe: Recipe) -> list[str]:
     problems: list[str] = []
     signals, rollout = recipe.signals, recipe.rollout
     if recipe.kind == "train":
-        if all(getattr(signals, name).coef == 0 for name in type(signals).model_fields):
+        if all(getattr(signals, name).coef == 0 for name in SIGNALS):
             problems.append(problem("signals", "every coef 0", "a signal to learn from", "set a coef above 0"))
         if signals.outcome.coef > 0 and rollout.num_generations == 1:
             expected = "at least 2 with signals.outcome (a group of one has no baseline, so no advantage)"
             problems.append(problem("rollout.num_generations", 1, expected, "set it to 4 or more"))
-        problems += _teacher_problems(recipe) + _truncation_problems(recipe)
+        problems += _teacher_problems(recipe)
     if recipe.student.lora is not None and importlib.util.find_spec("peft") is None:
         problems.append(problem("student.lora", "a rank", "the package peft", "pip install 'codriver[peft]'"))
     labels = [share.label for share in recipe.tasks]
@@ -57,20 +57,6 @@ def _teacher_problems(recipe: Recipe) -> list[str]:
             advice = "set teachers.<name>.hint, such as '{solution}', or give another model"
             problems.append(problem(f"teachers.{name}.hint", teacher.hint, expected, advice))
     return problems
-
-
-def _truncation_problems(recipe: Recipe) -> list[str]:
-    rollout, signals = recipe.rollout, recipe.signals
-    on = [f"{k}={v}" for k, v in (("top_p", rollout.top_p), ("top_k", rollout.top_k), ("min_p", rollout.min_p))
-          if v not in ((1.0,) if k == "top_p" else (0,))]  # fmt: skip
-    users = [name for name in ("outcome", "distill") if getattr(signals, name).coef > 0]
-    if not (on and users):
-        return []
-    expected = (
-        f"untruncated sampling with signals.{' and signals.'.join(users)}: their policy gradient is of the whole "
-    )
-    expected += "distribution, while the tokens would come from a truncated one"
-    return [problem(f"rollout.{on[0].partition('=')[0]}", ", ".join(on), expected, "top_p: 1.0, top_k: 0, min_p: 0.0")]
 
 
 def check_files(recipe: Recipe) -> list[str]:

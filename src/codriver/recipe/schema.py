@@ -8,18 +8,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from codriver.recipe.base import SIGNALS, AtLeastOne, Count, Fraction, NonNegative, Positive, Section
+from codriver.recipe.signal_settings import Signals
+
+__all__ = ["SIGNALS", "Compare", "Kind", "Plan", "Recipe", "Section", "Signals", "TaskShare", "Teacher"]
+
 Kind = Literal["pretrain", "sft", "train"]
-NonNegative = Annotated[float, Field(ge=0)]
-Positive = Annotated[float, Field(gt=0)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=0)]
-AtLeastOne = Annotated[int, Field(ge=1)]
-
-
-class Section(BaseModel):
-    """Frozen, unknown keys refused, docstrings under fields are their descriptions."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class Lora(Section):
@@ -105,49 +99,6 @@ class Rollout(Section):
     """A step with a larger share of failed verifications stops the run."""
 
 
-class Outcome(Section):
-    """RL from the verifier's reward: group-relative advantage, clipped surrogate (GRPO, Dr. GRPO, DAPO)."""
-
-    coef: NonNegative = 1.0
-    scale: Literal["std", "none", "batch"] = "std"
-    """Divide the centred reward by the group's standard deviation, by nothing, or by the batch's."""
-    baseline: Literal["mean", "leave_one_out"] = "mean"
-    clip_low: Annotated[float, Field(gt=0, le=1)] = 0.2
-    clip_high: Positive = 0.28
-    aggregation: Literal["token_mean", "sequence_mean", "constant"] = "token_mean"
-    """token_mean: every token of the batch counts the same. sequence_mean: every completion counts the same.
-    constant: divided by completions x max_completion_length (Dr. GRPO)."""
-
-
-class Distill(Section):
-    """On-policy distillation: the teacher's judgement of each sampled token."""
-
-    coef: NonNegative = 0.0
-    form: Literal["sampled"] = "sampled"
-    """sampled: advantage log pi_T - log pi_theta of the sampled token."""
-    divergence: Literal["reverse"] = "reverse"
-    """reverse: KL(student || teacher)."""
-    clip: Positive | None = None
-    """Bound of |log pi_T - log pi_theta|, in nats. null: no bound."""
-    aggregation: Literal["token_mean", "sequence_mean", "constant"] = "token_mean"
-
-
-class Reference(Section):
-    """An anchor: KL to the weights at the start of the stage."""
-
-    coef: NonNegative = 0.0
-    estimator: Literal["k2", "k3"] = "k2"
-    """What is back-propagated. k2: gradient of KL(student || reference). k3: of KL(reference || student)."""
-
-
-class Signals(Section):
-    """Where supervision comes from, and how much of each."""
-
-    outcome: Outcome = Outcome()
-    distill: Distill = Distill()
-    reference: Reference = Reference()
-
-
 class Supervised(Section):
     """Batches of the stages `pretrain` and `sft`."""
 
@@ -158,6 +109,8 @@ class Supervised(Section):
 class Optimizer(Section):
     """AdamW."""
 
+    num_iterations: AtLeastOne = 1
+    """Optimizer steps on each batch, each on all of it; the ratio is against the weights before the first."""
     learning_rate: Positive = 1e-6
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.95)
     weight_decay: NonNegative = 0.0
@@ -255,7 +208,9 @@ class Recipe(Section):
 
     @property
     def needs_teacher(self) -> bool:
-        return self.kind == "train" and self.signals.distill.coef > 0
+        outcome = self.signals.outcome
+        reweighted = outcome.coef > 0 and outcome.reweight != "none"
+        return self.kind == "train" and (self.signals.distill.coef > 0 or reweighted)
 
     def teacher_of(self, share: TaskShare) -> str:
         """Name of the teacher that judges a task; empty for none."""

@@ -9,7 +9,7 @@ from torch import nn
 
 from codriver.episode import Episode, Int, TeacherView
 from codriver.models.packing import TokenSequence
-from codriver.models.score import score_tokens
+from codriver.models.score import Scores, score_tokens
 
 HintedPrompt = Callable[[Episode], Int]
 """The ids of an episode's prompt as the teacher sees it: the student's conversation with a hint in it."""
@@ -46,6 +46,9 @@ class LocalTeacher:
     frozen: Callable[[], AbstractContextManager[object]] = field(default=nullcontext)
     """Entered while scoring: switches an adapter off when the weights are shared with a LoRA student."""
 
+    keep_hidden: bool = False
+    """Hand over last hidden states too, from which the learner rebuilds the whole distribution."""
+
     def score(self, episodes: Sequence[Episode]) -> Sequence[TeacherView | str]:
         sequences, problems = [], []
         for episode in episodes:
@@ -59,9 +62,10 @@ class LocalTeacher:
                 sequences,
                 vocab_size=self.vocab_size,
                 temperature=self.temperature,
+                keep_hidden=self.keep_hidden,
                 micro_batch_tokens=self.micro_batch_tokens,
             )
-        return [self._answer(episode, *s, why) for episode, s, why in zip(episodes, scores, problems, strict=True)]
+        return [self._answer(s, why) for s, why in zip(scores, problems, strict=True)]
 
     def _view(self, episode: Episode) -> TokenSequence:
         start = prompt_length(episode)
@@ -75,9 +79,11 @@ class LocalTeacher:
         ids = np.concatenate([prompt, episode.token_ids[start:]])
         return TokenSequence(ids=ids, chosen=np.flatnonzero(episode.trainable) - start + len(prompt))
 
-    def _answer(self, episode: Episode, logp: np.ndarray, entropy: np.ndarray, why: str) -> TeacherView | str:
+    def _answer(self, scores: Scores, why: str) -> TeacherView | str:
         if why:
             return why
-        if not np.isfinite(logp).all():
-            return f"{int((~np.isfinite(logp)).sum())} log-probs are not finite"
-        return TeacherView(teacher=self.name, version=self.version, logp=logp, entropy=entropy)
+        if not np.isfinite(scores.logp).all():
+            return f"{int((~np.isfinite(scores.logp)).sum())} log-probs are not finite"
+        return TeacherView(
+            teacher=self.name, version=self.version, logp=scores.logp, entropy=scores.entropy, hidden=scores.hidden
+        )
