@@ -59,7 +59,7 @@ def learner_for(model, teacher, signal, name, **changes):
     settings = dict(
         vocab_size=23,
         terms={signal: term_of(signal, name)},
-        learning_rate=lambda step: 3e-3,
+        learning_rate=lambda step: 1e-2,
         adam=AdamSettings(),
         temperature=1.0,
         save_batch=lambda batch, reason: "nowhere",
@@ -95,12 +95,7 @@ def test_loss_and_gradient_do_not_depend_on_how_the_batch_is_cut(signal, name):
     ]
     loss, grad, _ = gradient_of(signal, name, records, prox=moved)
     assert grad.abs().max() > 1e-5
-    for how in (
-        dict(micro_batch_tokens=1),
-        dict(micro_batch_tokens=40),
-        dict(head_chunk_tokens=3),
-        dict(order=[5, 0, 3, 1, 4, 2]),
-    ):
+    for how in (dict(micro_batch_tokens=1), dict(micro_batch_tokens=40, head_chunk_tokens=3, order=[5, 0, 3, 1, 4, 2])):
         other_loss, other_grad, _ = gradient_of(signal, name, records, prox=moved, **how)
         assert other_loss == pytest.approx(loss, abs=1e-6), how
         torch.testing.assert_close(other_grad, grad, atol=1e-8, rtol=1e-5, msg=str(how))
@@ -155,7 +150,7 @@ def test_steps_bring_the_student_closer_to_the_teacher(name):
         return value["distill"]
 
     it, before = learner_for(model, teacher, "distill", name), distance()
-    for _ in range(40):
+    for _ in range(15):
         it.learn(made)
     if DISTILL[name].get("form", "sampled") == "sampled" and DISTILL[name].get("gradient") != "direct":
         facts = it.learn(made).facts

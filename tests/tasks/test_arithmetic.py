@@ -89,6 +89,22 @@ def test_chained_steps(text, right, detail):
     assert (found.right_step_frac, found.detail) == (right, detail)
 
 
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("3 + 4 = 7\n7 - 5 = 2\nAnswer: 2", 2),
+        ("The answer is 2.", 2),
+        ("3 + 4 = 7, so 7 - 5 = 2", 2),
+        ("Answer: 2\nAnswer: 3", None),
+        ("3 + 4 = 7\nAnswer: 2.5", None),
+        ("it is 2", None),
+        ("3 + 4 = 7.5", None),
+    ],
+)
+def test_answers_in_words(text, answer):
+    assert check_working(text, terms=[("+", 3), ("+", 4), ("-", 5)], form="words").answer == answer
+
+
 def test_running_values_stay_within_their_bound():
     task = Arithmetic(operands=9, style="chained", max_value=9)
     for prompt in task.prompts("train", seed=0, start=0, count=200):

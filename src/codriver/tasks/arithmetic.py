@@ -16,7 +16,7 @@ from codriver.episode import Episode, Message, Prompt, Verdict
 from codriver.tasks.protocol import HELD_OUT_SHARE, Split
 from codriver.verify.working import Form, check_working
 
-WORDS_QUESTION = "What is {problem}? Work from left to right, one step per line, then write `Answer:` and the number."
+WORDS_QUESTION = "What is {problem}? Write each step, then write Answer: and the number."
 ENDING = {"compact": "=", "chained": ":"}
 
 

@@ -12,8 +12,11 @@ CHAIN = re.compile(r"(-?\d{1,12})(.*)", re.ASCII | re.DOTALL)
 ANSWER = {
     "compact": re.compile(r"#(-?\d{1,12})(?!\d)", re.ASCII),
     "chained": re.compile(r"#(-?\d{1,12})(?!\d)", re.ASCII),
-    "words": re.compile(r"answer\s*:\s*(-?\d{1,12})(?![\d.,]*\d)", re.ASCII | re.IGNORECASE),
+    "words": re.compile(r"answer\s*(?:is|:)\s*:?\s*(-?\d{1,12})(?![\d.,]*\d)", re.ASCII | re.IGNORECASE),
 }
+NAMED = re.compile(r"answer\s*(?:is|:)", re.ASCII | re.IGNORECASE)
+RESULT = re.compile(r"=\s*(-?\d{1,12})(?![\d.,]*\d)", re.ASCII)
+"""What stands for the answer in words where none is named: the last result that is written."""
 BREAK = {"compact": ";", "words": "\n"}
 Step = tuple[int, str, int, int]
 """(running value, sign, number, result) as written."""
@@ -47,6 +50,8 @@ def check_working(text: str, *, terms: Sequence[tuple[str, int]], modulus: int =
     'step 1: wrote 3+8=12, expected 3+8=11'
     """
     answers = {int(match) for match in ANSWER[form].findall(text)}
+    if form == "words" and not NAMED.search(text):
+        answers = {int(match) for match in RESULT.findall(text)[-1:]}
     written = _chained_steps(text) if form == "chained" else _separate_steps(text, form)
     value, first_wrong, num_right, detail = terms[0][1], None, 0, ""
     for number, (sign, term) in enumerate(terms[1:]):
