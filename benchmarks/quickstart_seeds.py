@@ -18,16 +18,31 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
+import yaml
+
 ROOT = Path(__file__).parents[1]
 T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
 """Two-sided 95 % quantile of Student's t with n - 1 degrees of freedom."""
 
 
 def run_seed(recipe: Path, seed: int, folder: Path, overrides: list[str]) -> dict:
+    """The comparison of one seed, run or resumed unless it is there already."""
+    if (folder / "comparison.json").exists():
+        return json.loads((folder / "comparison.json").read_text())
     command = [sys.executable, "-m", "codriver.cli", "train", str(recipe), f"seed={seed}", f"output_dir={folder}"]
     resume = ["--resume"] if folder.exists() else []
     subprocess.run([*command, *overrides, *resume, "--json"], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
     return json.loads((folder / "comparison.json").read_text())
+
+
+def level(folder: Path, stage: str) -> dict:
+    """Where a stage stands on the arms' own problems: of the cold start and of the teacher."""
+    arm = json.loads((folder / "comparison.json").read_text())["arms"][0]
+    command = [sys.executable, "-m", "codriver.cli", "evaluate", str(folder), "--json", "--stage"]
+    first = yaml.safe_load((folder / "stages" / arm / "recipe.yaml").read_text())["tasks"][0]
+    overrides = [f"tasks=[{json.dumps(first)}]", "evaluate.sets={}", "teachers={}"]
+    done = subprocess.run([*command, stage, *overrides], check=True, cwd=ROOT, capture_output=True, text=True)
+    return {k: v for k, v in json.loads(done.stdout).items() if "accuracy" in k or "pass_at" in k}
 
 
 def interval(values: list[float]) -> dict:
@@ -55,6 +70,10 @@ def summarise(comparisons: list[dict]) -> dict:
     return out
 
 
+def summary(rows: list[dict]) -> dict:
+    return {key: interval([row[key] for row in rows]) for key in rows[0]}
+
+
 def commit() -> str:
     found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     return found.stdout.strip() or "unknown"
@@ -70,14 +89,18 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*")
     args = parser.parse_args()
     start, comparisons = time.time(), []
+    levels: dict = {"cold-start": [], "teacher": []}
     for seed in range(args.first, args.first + args.seeds):
         comparisons.append(run_seed(args.recipe, seed, args.runs / f"seed{seed}", args.overrides))
+        for stage in levels:
+            levels[stage].append(level(args.runs / f"seed{seed}", stage))
         print(f"seed {seed} done after {time.time() - start:.0f} s", file=sys.stderr, flush=True)
         result = {
             "recipe": args.recipe.read_text(),
             "overrides": args.overrides,
             "seeds": list(range(args.first, seed + 1)),
             "arms": summarise(comparisons),
+            "before": {stage: summary(levels[stage]) for stage in levels},
             "machine": f"{platform.machine()}, {platform.python_version()}",
             "versions": {name: version(name) for name in ("torch", "transformers", "numpy")},
             "commit": commit(),
