@@ -12,7 +12,12 @@ from codriver.models.render import render
 from codriver.models.tiny import make_tiny
 from tests.test_pipeline import figures, run
 
-LORA = {"student": {"model": "tiny:llama-200k", "lora": {"rank": 4, "alpha": 8.0}}, "stages": [], "compare": None}
+LORA = {
+    "student": {"model": "tiny:llama-200k", "lora": {"rank": 4, "alpha": 8.0}},
+    "supervised": {},
+    "stages": [],
+    "compare": None,
+}
 TEACHER = {"teachers": {"own": {"model": "student", "hint": "{solution}"}}}
 
 
@@ -50,6 +55,7 @@ def test_a_teacher_with_another_vocabulary_is_refused_with_the_first_differing_t
             tmp_path,
             teachers={"t": {"model": str(tmp_path / "teacher")}},
             signals={"distill": {"coef": 1.0}},
+            supervised={},
             stages=[],
             compare=None,
         )
@@ -60,7 +66,15 @@ def test_a_list_longer_than_the_vocabulary_is_refused(tmp_path):
     with pytest.raises(
         InputError, match="signals.distill.top_k: got 500, expected at most the vocabulary's 101 tokens"
     ):
-        run(tmp_path, teachers={"t": {"model": "tiny:qwen2"}}, signals={"distill": distill}, stages=[], compare=None)
+        run(
+            tmp_path,
+            teachers={"t": {"model": "tiny:qwen2"}},
+            signals={"distill": distill},
+            supervised={},
+            supervised={},
+            stages=[],
+            compare=None,
+        )
 
 
 def test_the_students_tokens_are_the_same_behind_a_hint_and_nothing_of_the_hint_is_in_its_context(tmp_path):
@@ -90,6 +104,7 @@ def test_padded_rows_of_an_output_head_are_accepted_and_ignored(tmp_path):
         student={"model": str(tmp_path / "padded")},
         teachers={"t": {"model": "tiny:llama-200k"}},
         signals={"distill": {"coef": 1.0, "form": "full"}},
+        supervised={},
         stages=[],
         compare=None,
         steps=2,

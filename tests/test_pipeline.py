@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -38,6 +39,8 @@ RECIPE = {
     ],
     "compare": {"stages": ["both"]},
 }  # fmt: skip
+
+PLAIN = {"stages": [], "compare": None, "supervised": {}, "steps": 1}
 
 
 class Silent:
@@ -176,6 +179,25 @@ def test_an_existing_folder_is_refused_and_a_done_stage_is_not_done_again(whole,
     assert figures(again.root / "stages" / "both") == figures(whole / "stages" / "both")
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="asks for a GPU that is not there")
+def test_a_run_that_was_refused_before_its_first_figure_does_not_block_the_next(tmp_path):
+    with pytest.raises(InputError, match="torch sees no GPU"):
+        run(tmp_path, student={"model": "tiny:llama-200k", "device": "cuda"}, **PLAIN)
+    run(tmp_path, **PLAIN)
+
+
+def test_a_folder_of_something_else_is_not_taken(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.tex").write_text("x")
+    with pytest.raises(InputError, match="exists already"):
+        run(tmp_path)
+
+
+def test_an_output_folder_that_cannot_be_made_is_named(tmp_path):
+    with pytest.raises(InputError, match="output_dir: /proc/none cannot be written"):
+        run(tmp_path, output_dir="/proc/none", **PLAIN)
+
+
 def test_a_changed_recipe_is_not_resumed(tmp_path):
     run(tmp_path, stages=RECIPE["stages"][:1], compare=None)
     with pytest.raises(InputError, match="the recipe is not the one this run was started with"):
@@ -189,6 +211,7 @@ def test_a_prompt_longer_than_the_context_is_named(tmp_path):
     ):
         run(
             tmp_path,
+            supervised={},
             stages=[],
             compare=None,
             rollout=RECIPE["rollout"] | {"max_prompt_length": 2, "max_completion_length": 1},

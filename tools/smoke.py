@@ -29,7 +29,7 @@ def main() -> int:
         out = Path(tempfile.mkdtemp(prefix="codriver-smoke-")) / "run"
         command = [sys.executable, "-m", "codriver.cli", "train", str(recipe), *overrides(recipe, out), "--json"]
         print(f"== {recipe.name}", flush=True)
-        if subprocess.run(command, cwd=ROOT).returncode != 0:
+        if subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL).returncode != 0:
             failed.append(recipe.name)
         shutil.rmtree(out.parent, ignore_errors=True)
     print("failed: " + ", ".join(failed) if failed else "every recipe ran")

@@ -119,7 +119,10 @@ def recipes(
     goal = to or Path(f"{name}.yaml")
     if goal.exists():
         raise InputError(f"{goal} exists already; give another file with --to")
-    shutil.copyfile(shipped[name], goal)
+    try:
+        shutil.copyfile(shipped[name], goal)
+    except OSError as error:
+        raise InputError(f"{goal} cannot be written ({error.strerror}); give another file with --to") from None
     print(goal)
 
 

@@ -27,6 +27,9 @@ from codriver.recipe.schema import Plan, Recipe
 from codriver.run import Stop
 from codriver.train import train
 
+OWN_FILES = ("recipe.yaml", "environment.json", "events.jsonl", "metrics.jsonl", "report.html", "comparison.json")
+"""What a run writes before its first figure; a folder with nothing else in it may be taken."""
+
 
 class Show(Protocol):
     """Where progress goes: a terminal, or nowhere."""
@@ -79,8 +82,14 @@ def run_plan(plan: Plan, *, resume: bool, show: Show, interrupted: Callable[[], 
 
 
 def require_free(root: Path, *, resume: bool) -> None:
-    is_used = root.exists() and any(root.iterdir())
-    if is_used and not resume:
+    """Raises InputError: the folder holds a run that has begun, or files of something else."""
+    if resume or not root.exists():
+        return
+    if not root.is_dir():
+        raise InputError(f"output_dir: {root} is a file; give a folder")
+    begun = any(RunFolder(path.parent).is_begun for path in root.rglob("recipe.yaml"))
+    foreign = any(path.is_file() and path.name not in OWN_FILES for path in root.rglob("*"))
+    if begun or foreign:
         raise InputError(
             f"{root} exists already; add --resume to go on with that run, or set output_dir=<another folder>"
         )
@@ -96,7 +105,7 @@ def run_stage(
 ) -> Stop:
     """One stage, from its newest whole checkpoint if there is one."""
     text = recipe_text(recipe)
-    if (folder.path / "recipe.yaml").exists():
+    if folder.is_begun:
         folder.require_same_recipe(text)
         folder.write_environment()
     else:

@@ -113,6 +113,11 @@ def test_all_problems_are_reported_at_once_in_under_two_seconds(tmp_path):
         (dict(tasks=[]), "tasks: got [], expected"),
         (dict(name="a/b"), "name: got 'a/b'"),
         (
+            dict(kind="sft", signals={"outcome": {"coef": 2.0}}),
+            "signals: got ['outcome'], expected a stage that it acts on (all stages are of kind sft)",
+        ),
+        (dict(supervised={"batch_size": 3}), "supervised: got ['batch_size'], expected a stage that it acts on"),
+        (
             dict(stages=[{"name": "x", "student": {"model": "stage:y"}}, {"name": "y"}]),
             "stages.x.student.model: got 'stage:y', expected an earlier stage, and there is none",
         ),

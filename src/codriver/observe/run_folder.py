@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 
 from codriver.episode import Allocated
-from codriver.errors import InputError
+from codriver.errors import DISK_FULL, InputError, disk_error
 
 PACKAGES = ("codriver", "torch", "transformers", "numpy", "pyarrow", "pydantic")
 
@@ -32,10 +32,24 @@ class RunFolder:
     def is_done(self) -> bool:
         return any(e["event"] in ("done", "stopped") for e in self.events())
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is something to resume. A run that was refused before its first figure leaves nothing."""
+        metrics, checkpoints = self.path / "metrics.jsonl", self.path / "checkpoints"
+        return (metrics.is_file() and metrics.stat().st_size > 0) or (
+            checkpoints.is_dir() and any(checkpoints.iterdir())
+        )
+
     def create(self, recipe_text: str) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
-        (self.path / "recipe.yaml").write_text(recipe_text)
-        self.write_environment()
+        """Raises InputError: the folder cannot be made or written."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            (self.path / "recipe.yaml").write_text(recipe_text)
+            self.write_environment()
+        except OSError as error:
+            if error.errno in DISK_FULL:
+                raise disk_error(error, self.path) from error
+            raise InputError(f"output_dir: {self.path} cannot be written ({error}); give another one") from error
 
     def write_environment(self) -> None:
         (self.path / "environment.json").write_text(json.dumps(environment(), indent=1))

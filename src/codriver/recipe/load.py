@@ -254,6 +254,12 @@ def _without_effect(stages: Sequence[Recipe]) -> list[str]:
     """Settings that no stage acts on: silently ignoring one would let a user believe in it."""
     problems: list[str] = []
     training = [stage for stage in stages if stage.kind == "train"]
+    kinds = ", ".join(sorted({stage.kind for stage in stages}))
+    for section, has_use in (("signals", bool(training)), ("supervised", len(training) < len(stages))):
+        given = [key for stage in stages for key in sorted(getattr(stage, section).model_fields_set)]
+        if given and not has_use:
+            expected = f"a stage that it acts on (all stages are of kind {kinds})"
+            problems.append(problem(section, given, expected, f"remove {section}"))
     for signal in SIGNALS:
         sections = [getattr(stage.signals, signal) for stage in stages]
         is_used = any(getattr(stage.signals, signal).coef > 0 for stage in training)
