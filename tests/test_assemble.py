@@ -71,7 +71,6 @@ def test_a_list_longer_than_the_vocabulary_is_refused(tmp_path):
             teachers={"t": {"model": "tiny:qwen2"}},
             signals={"distill": distill},
             supervised={},
-            supervised={},
             stages=[],
             compare=None,
         )
