@@ -1,6 +1,6 @@
 """The README's picture: the top of a run's report in headless Chromium (Debian's package `chromium`).
 
-    python tools/screenshot.py runs/<name>/report.html docs/images/quickstart.png
+python tools/screenshot.py runs/<name>/report.html docs/images/quickstart.png
 """
 
 import shutil
