@@ -1,4 +1,4 @@
-"""The toy comparison of estimators on lookup-table policies, with the signals of this project, into benchmarks/results/.
+"""The toy comparison of estimators on tables of logits, with the signals of this project, into benchmarks/results/.
 
     python benchmarks/estimators.py [--seeds 10] [--numpy FILE]
 
