@@ -6,7 +6,7 @@ Changes: comparisons at and beyond their border, arithmetic, signs, constants, a
 `.detach()`, clamp, mask or entry check. Messages, docstrings and annotations are left alone. Each mutant lives in a
 temporary copy, in a fork that has torch loaded already; the tests are those of tests/signals that import the module,
 and its doctests. Results: benchmarks/results/mutants.json. A survivor is explained when docs/mutants.md has a row with
-its file and its change.
+its file, line of code and change.
 Why not mutmut: docs/mutants.md.
 """
 
@@ -93,8 +93,8 @@ def mutants(path: Path) -> list[dict]:
     """All mutants of a file: file, line, change, and the whole changed source."""
     source = (ROOT / path).read_text()
     assert source.isascii(), path  # columns of ast count bytes
-    starts = [0]
-    for line in source.splitlines(keepends=True):
+    lines, starts = source.splitlines(keepends=True), [0]
+    for line in lines:
         starts.append(starts[-1] + len(line))
     found = []
     for node in nodes(ast.parse(source)):
@@ -102,7 +102,15 @@ def mutants(path: Path) -> list[dict]:
             a, b = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
             changed = source[:a] + new + source[b:]
             change = f"`{' '.join(source[a:b].split())}` to `{new}`"
-            found.append({"file": path.name, "line": node.lineno, "change": change, "source": changed})
+            found.append(
+                {
+                    "file": path.name,
+                    "line": node.lineno,
+                    "code": lines[node.lineno - 1].strip(),
+                    "change": change,
+                    "source": changed,
+                }
+            )
     return list({m["source"]: m for m in found if m["source"] != source}.values())
 
 
@@ -181,9 +189,9 @@ def main() -> int:
         while running:
             finish(running, trees)
     page = (ROOT / "docs" / "mutants.md").read_text() if (ROOT / "docs" / "mutants.md").exists() else ""
-    survivors = [{k: m[k] for k in ("file", "line", "change")} for m in chosen if m["survived"]]
+    survivors = [{k: m[k] for k in ("file", "line", "code", "change")} for m in chosen if m["survived"]]
     for m in survivors:
-        m["explained"] = any(m["file"] in row and m["change"] in row for row in page.splitlines())
+        m["explained"] = any(all(m[k] in row for k in ("file", "code", "change")) for row in page.splitlines())
     unexplained = sum(not m["explained"] for m in survivors)
     result = {"mutants": len(every), "run": len(chosen), "seed": args.seed, "survived": len(survivors),
               "unexplained": unexplained, "seconds": round(time.time() - begin), "survivors": survivors}  # fmt: skip
