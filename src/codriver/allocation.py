@@ -3,7 +3,7 @@
 Weights leave here already divided by the signal's own whole-batch count, so `learn` only sums weight x term, and
 micro-batches, padding, order and ranks cannot change the gradient.
 
-Takes scored episodes, gives allocated ones. Imports numpy and `codriver.episode` only.
+Takes scored episodes, gives allocated ones. The divisors themselves are `signals.aggregation`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from codriver.episode import ZERO_REASONS, Allocated, Float, Scored, Weights
+from codriver.signals.aggregation import constant_weight, sequence_mean_weight, token_mean_weight
 
 Aggregation = Literal["token_mean", "sequence_mean", "constant"]
 CODE = {reason: code for code, reason in enumerate(ZERO_REASONS)}
@@ -87,19 +90,20 @@ def _weights(scored: Sequence[Scored], absent: Absent, share: Share) -> list[Wei
     reasons = [absent(episode) for episode in scored]
     lengths = [episode.num_sampled for episode in scored]
     counted = [n > 0 and (not why or why in COUNTED_THOUGH_ZERO) for n, why in zip(lengths, reasons, strict=True)]
-    num_tokens = sum(n for n, is_in in zip(lengths, counted, strict=True) if is_in)
-    num_episodes = sum(counted)
-    out = []
-    for n, why in zip(lengths, reasons, strict=True):
-        weight = 0.0 if why or n == 0 else share.coef / _divisor(share, n, num_tokens, num_episodes)
-        out.append(_constant(n, weight, why))
-    return out
+    counted_E = torch.tensor([n if is_in else 0 for n, is_in in zip(lengths, counted, strict=True)])
+    weight_E = share.coef * _mean_weight(share, counted_E)
+    return [
+        _constant(n, 0.0 if why else weight, why)
+        for n, weight, why in zip(lengths, weight_E.tolist(), reasons, strict=True)
+    ]
 
 
-def _divisor(share: Share, length: int, num_tokens: int, num_episodes: int) -> float:
+def _mean_weight(share: Share, length_E: Tensor) -> Tensor:
     if share.aggregation == "token_mean":
-        return num_tokens
-    return num_episodes * (length if share.aggregation == "sequence_mean" else share.constant_length)
+        return token_mean_weight(length_E)
+    if share.aggregation == "sequence_mean":
+        return sequence_mean_weight(length_E)
+    return constant_weight(length_E, divisor=share.constant_length)
 
 
 def _constant(length: int, weight: float, why: str) -> Weights:

@@ -69,8 +69,9 @@ def assemble(
     learner = make_learner(recipe, policy, folder, judges=pool.judges)
     coefficients = Coefficients(signal_shares(recipe), target_kl=recipe.signals.reference.target_kl)
     if checkpoint is not None:
-        learner.load_state_dict(checkpoint.state()["learner"])
-        coefficients.load_state_dict(checkpoint.state()["coefficients"])
+        state = checkpoint.state()
+        learner.load_state_dict(state["learner"])
+        coefficients.load_state_dict(state["coefficients"])
     next_step = checkpoint.next_step if checkpoint else 0
     engine.publish(next_step)
     observer = Observer(

@@ -79,11 +79,8 @@ def distill_settings(recipe: Recipe) -> DistillSettings:
     """The section `signals.distill`, with what depends on the rest of the recipe resolved."""
     distill = recipe.signals.distill
     settings = distill.model_dump(exclude={"coef", "aggregation", "gradient", "temperature_squared"})
-    gradient = distill.gradient
-    if gradient == "auto":
-        gradient = "policy" if distill.form == "sampled" and distill.estimator == "k1" else "direct"
     factor = recipe.rollout.temperature if distill.temperature_squared else 1.0
-    return DistillSettings(**settings, gradient=gradient, temperature=factor)
+    return DistillSettings(**settings, gradient=distill.use, temperature=factor)
 
 
 def make_scorer(recipe: Recipe, pool: Pool) -> Scorer:

@@ -47,11 +47,11 @@ def check_signals(recipe: Recipe) -> list[str]:
     if reference.coef > 0:
         problems += _pair("signals.reference.estimator", reference.estimator, reference.estimator, "back_propagated")
     if outcome.coef > 0 and outcome.loss == "cispo":
-        given = [k for k in ("ratio", "dual_clip") if k in outcome.model_fields_set and getattr(outcome, k)]
-        if "dual_clip" in given or outcome.ratio == "sequence":
+        idle = {"ratio": outcome.ratio == "sequence", "dual_clip": outcome.dual_clip is not None}
+        if given := [key for key, is_set in idle.items() if is_set]:
             expected = "keys that act: cispo has a token ratio and no dual clip"
             problems.append(problem("signals.outcome.loss", "cispo", expected, f"remove {', '.join(given)}"))
-    policy = outcome.coef > 0 or (distill.coef > 0 and distill.form == "sampled" and distill.estimator == "k1")
+    policy = outcome.coef > 0 or (distill.coef > 0 and distill.use == "policy")
     rollout, corrected = recipe.rollout, recipe.signals.importance.mode != "none"
     try:
         top_k = rollout.top_k or int(rollout.min_p > 0)
@@ -66,13 +66,9 @@ def check_signals(recipe: Recipe) -> list[str]:
 
 def _distill_problems(recipe: Recipe) -> list[str]:
     distill = recipe.signals.distill
-    if distill.form == "sampled":
-        direct = "direct" if distill.estimator != "k1" else "policy"
-        use = "back_propagated" if (distill.gradient if distill.gradient != "auto" else direct) == "direct" else ""
-        return _pair("signals.distill.gradient", distill.gradient, distill.estimator, use or "policy_gradient")
-    problems: list[str] = []
-    if distill.gradient == "policy":
-        problems += _pair("signals.distill.gradient", distill.gradient, "state_kl", "policy_gradient")
+    estimator = distill.estimator if distill.form == "sampled" else "state_kl"
+    use = {"policy": "policy_gradient", "direct": "back_propagated"}[distill.use]
+    problems = _pair("signals.distill.gradient", distill.gradient, estimator, use)
     if distill.form == "top_k" and distill.divergence not in ("reverse", "forward", "jensen_shannon"):
         expected = "reverse, forward or jensen_shannon with form: top_k"
         problems.append(problem("signals.distill.divergence", distill.divergence, expected, "or write form: full"))

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from codriver.recipe.schema import SIGNALS, Plan, Recipe
 
-SHOWN = (("reward", "reward/mean"), ("loss", "signal/supervised/loss"), ("kl", "teacher/kl"))
+SHOWN = (("reward", "reward/mean"), ("loss", "signal/supervised/loss"))
 
 
 class TerminalShow:

@@ -1,6 +1,6 @@
 """The recipe: every setting of a run, with its unit, its range and its vetted default.
 
-A recipe with `stages` is a base plus partial recipes; `load.stage_recipes` merges each stage over the base, and every
+A recipe with `stages` is a base plus partial recipes; `load.stage_trees` merges each stage over the base, and every
 stage is then a whole `Recipe` of its own. Nothing is ever written to a recipe after loading.
 """
 

@@ -96,10 +96,17 @@ class Distill(Section):
     """Add a forward KL where the teacher's entropy is above this, in nats (EOPD, 0.8 for language). null: off."""
     aggregation: Aggregation = "token_mean"
 
+    @property
+    def use(self) -> Literal["policy", "direct"]:
+        """`gradient` with auto resolved."""
+        if self.gradient != "auto":
+            return self.gradient
+        return "policy" if self.form == "sampled" and self.estimator == "k1" else "direct"
+
     def idle_keys(self) -> set[str]:
         """Keys that were given and do nothing beside the others."""
         sampled, listed = self.form == "sampled", self.form == "top_k"
-        direct = sampled and (self.gradient == "direct" or self.estimator != "k1")
+        direct = sampled and self.use == "direct"
         wide = listed or self.outlier == "forward_kl" or self.entropy_threshold is not None
         acts = {
             "divergence": not sampled,

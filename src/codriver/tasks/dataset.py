@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -54,8 +54,7 @@ class Dataset:
         chosen = []
         for position in range(start, start + count):
             epoch, place = divmod(position, len(rows))
-            order = np.random.default_rng([seed, epoch, split == "heldout"]).permutation(len(rows))
-            line, row = rows[order[place]]
+            line, row = rows[_epoch_order(len(rows), seed, epoch, split == "heldout")[place]]
             chosen.append(
                 Prompt(
                     id=f"dataset/{split}/{line}",
@@ -135,6 +134,13 @@ class Dataset:
             more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
             raise InputError("; ".join(problems[:5]) + more)
         return rows
+
+
+@lru_cache(maxsize=8)
+def _epoch_order(num_rows: int, seed: int, epoch: int, is_held_out: bool) -> list[int]:
+    """Kept: a run asks for its prompts one by one."""
+    order: list[int] = np.random.default_rng([seed, epoch, is_held_out]).permutation(num_rows).tolist()
+    return order
 
 
 def _last_number(text: str) -> str | None:

@@ -1,8 +1,7 @@
 """A teacher in this process, with weights of its own or the student's, with or without a hint in front."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from torch import nn
@@ -43,8 +42,6 @@ class LocalTeacher:
     version: int = 0
     prompt: HintedPrompt = same_prompt
     micro_batch_tokens: int = 16384
-    frozen: Callable[[], AbstractContextManager[object]] = field(default=nullcontext)
-    """Entered while scoring: switches an adapter off when the weights are shared with a LoRA student."""
 
     keep_hidden: bool = False
     """Hand over last hidden states too, from which the learner rebuilds the whole distribution."""
@@ -56,15 +53,14 @@ class LocalTeacher:
             too_long = len(sequence.ids) > self.max_length
             problems.append(f"{len(sequence.ids)} tokens with the hint, context {self.max_length}" if too_long else "")
             sequences.append(TokenSequence(ids=sequence.ids, chosen=sequence.chosen[:0]) if too_long else sequence)
-        with self.frozen():
-            scores = score_tokens(
-                self.model,
-                sequences,
-                vocab_size=self.vocab_size,
-                temperature=self.temperature,
-                keep_hidden=self.keep_hidden,
-                micro_batch_tokens=self.micro_batch_tokens,
-            )
+        scores = score_tokens(
+            self.model,
+            sequences,
+            vocab_size=self.vocab_size,
+            temperature=self.temperature,
+            keep_hidden=self.keep_hidden,
+            micro_batch_tokens=self.micro_batch_tokens,
+        )
         return [self._answer(s, why) for s, why in zip(scores, problems, strict=True)]
 
     def _view(self, episode: Episode) -> TokenSequence:
