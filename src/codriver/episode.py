@@ -35,6 +35,9 @@ ZERO_REASONS: tuple[str, ...] = (
     "overlong",  # the completion hit its length limit and the recipe masks those
 )
 
+StateLabel = Literal["on_path", "recoverable", "irrecoverable", "unknown"]
+STATES: tuple[str, ...] = get_args(StateLabel)
+
 Stage = TypeVar("Stage", bound="Episode")
 
 
@@ -60,6 +63,10 @@ class Prompt:
     """Privileged text that only a hinted teacher sees."""
     teacher: str = ""
     """Name of the teacher that judges this prompt; empty for none."""
+    level: str = ""
+    """Difficulty class for success rates (`operands=5`), where a task never draws the same problem twice."""
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """JSON schemas of the functions the student may call, as chat templates take them; empty: none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,6 +91,29 @@ class Verdict:
     @classmethod
     def invalid(cls, detail: str) -> "Verdict":
         return cls(label="invalid", reward=float("nan"), detail=detail)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StateCheck:
+    """What a verifier says of one intermediate state of an episode."""
+
+    turn: int
+    """Number of the completion that led to the state: index into `Episode.completions`."""
+    start: int
+    """First character of that completion that the state is about."""
+    stop: int
+    """Character behind the last one; `start` <= `stop`."""
+    label: StateLabel
+    """on_path: as the solution goes. recoverable: wrong, but the episode can still be solved. irrecoverable: it cannot.
+    unknown: not judged."""
+    constraint: str = ""
+    """The constraint that is violated, in words; empty when on path."""
+
+    def __post_init__(self) -> None:
+        if self.label not in STATES:
+            raise ValueError(f"StateCheck: label must be one of {STATES}, got {self.label!r}")
+        if not 0 <= self.start <= self.stop:
+            raise ValueError(f"StateCheck: expected 0 <= start <= stop, got {self.start} and {self.stop}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,7 +143,13 @@ class Episode:
     completions: tuple[str, ...]
     """Text of each completion, without special tokens and without the stop string."""
     finish: FinishReason
-    """Why the last completion ended. Comes from the engine, never from the ids."""
+    """Why the last completion ended. Comes from the engine, never from the ids; `environment`: the world ended it."""
+    observations: tuple[tuple[Message, ...], ...] = ()
+    """What the environment answered after each completion but the last; empty for a single turn."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What only the environment knows, for `verify`; `error` says why it failed."""
+    temperature: float = 1.0
+    """Sampling temperature; every log-prob of the student is of this distribution."""
 
     def __post_init__(self) -> None:
         _require_one_length(
