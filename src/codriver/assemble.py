@@ -12,23 +12,22 @@ import numpy as np
 import torch
 
 from codriver.allocation import allocate
-from codriver.episode import Episode, Int, Prompt
+from codriver.collecting import Conversation, episode_length, make_collect, make_conversation
 from codriver.errors import InputError
 from codriver.evaluate import EvaluationSet, Evaluator
 from codriver.learn.checkpoint import Checkpoint
 from codriver.models.load import Policy, load_policy
 from codriver.models.logprob_head import require_known_head
-from codriver.models.render import decode_completion, render
+from codriver.models.render import decode_completion
 from codriver.observe.metrics import Metrics
 from codriver.observe.run_folder import RunFolder
 from codriver.observing import Observer, Progress, Publisher, Timer
 from codriver.recipe.schema import Recipe, TaskShare
-from codriver.rollout.play import Decode, Draw, Render, play, written_episode
 from codriver.rollout.protocol import Engine, Sampling
 from codriver.rollout.torch_engine import TorchEngine
 from codriver.run import Run
 from codriver.signal_wiring import Coefficients, make_learner, make_scorer, signal_shares
-from codriver.tasks.mix import Part, Verifier, draw_prompts
+from codriver.tasks.mix import Part, Verifier
 from codriver.tasks.registry import make_task
 from codriver.teacher_pool import make_pool
 
@@ -64,6 +63,7 @@ def assemble(
     parts = [make_part(recipe, share) for share in recipe.tasks]
     sampling = make_sampling(recipe, policy)
     engine = make_engine(recipe, policy)
+    conversation = make_conversation(recipe, policy)
     timer = Timer()
     pool = make_pool(recipe, policy, parts, stages=stages, device=device)
     learner = make_learner(recipe, policy, folder, judges=pool.judges)
@@ -76,7 +76,7 @@ def assemble(
     engine.publish(next_step)
     observer = Observer(
         folder=folder,
-        evaluator=make_evaluator(recipe, policy, engine, parts, sampling),
+        evaluator=make_evaluator(recipe, conversation, engine, parts, sampling),
         evaluate_every=recipe.evaluate.every,
         evaluate_prompts=recipe.evaluate.prompts,
         final_prompts=recipe.evaluate.final_prompts or recipe.evaluate.prompts,
@@ -104,7 +104,7 @@ def assemble(
     run = Run(
         next_step=next_step,
         num_steps=recipe.steps,
-        collect=timer.wrap("rollout", make_collect(recipe, policy, engine, parts, sampling)),
+        collect=timer.wrap("rollout", make_collect(recipe, conversation, engine, parts, sampling)),
         verify=timer.wrap("verify", verifier.verify),
         score=timer.wrap("teacher", scorer.score),
         allocate=timer.wrap("allocate", lambda scored: allocate(scored, coefficients.shares())),
@@ -164,38 +164,17 @@ def make_sampling(recipe: Recipe, policy: Policy) -> Sampling:
 
 
 def make_engine(recipe: Recipe, policy: Policy) -> Engine:
-    """The cache is as long as a prompt and a completion may be, never longer than the model's context."""
     return TorchEngine(
         policy.model,
         vocab_size=policy.vocab_size,
         max_slots=recipe.rollout.max_slots,
-        max_length=min(policy.context, recipe.rollout.max_prompt_length + recipe.rollout.max_completion_length),
+        max_length=episode_length(recipe, policy),
         decode=lambda ids: decode_completion(policy.tokenizer, np.asarray(ids, np.int64)),
     )
 
 
-def make_render(recipe: Recipe, policy: Policy) -> Render:
-    """Prompts as ids. Raises InputError: one is longer than the recipe or the model's context allows."""
-    longest = min(recipe.rollout.max_prompt_length, policy.context - 1)
-    what = "rollout.max_prompt_length is" if longest < policy.context - 1 else f"the context of {policy.name} leaves"
-
-    def render_prompt(prompt: Prompt) -> Int:
-        ids = render(policy.tokenizer, prompt.messages)
-        if len(ids) > longest:
-            raise InputError(
-                f"prompt {prompt.id}: {len(ids)} tokens, but {what} {longest}; raise it or drop the prompt"
-            )
-        return ids
-
-    return render_prompt
-
-
-def make_decode(policy: Policy) -> Decode:
-    return lambda ids, stop: decode_completion(policy.tokenizer, ids, stop_string=stop)
-
-
 def make_evaluator(
-    recipe: Recipe, policy: Policy, engine: Engine, parts: Sequence[Part], sampling: Sampling
+    recipe: Recipe, conversation: Conversation, engine: Engine, parts: Sequence[Part], sampling: Sampling
 ) -> Evaluator:
     further = recipe.evaluate.sets.items()
     temperature = recipe.evaluate.temperature
@@ -205,52 +184,11 @@ def make_evaluator(
         sets=[EvaluationSet(name=part.name, task=part.task) for part in parts],
         final_sets=[EvaluationSet(name=n, task=make_task(s.task, s.options)) for n, s in further],
         sampling=replace(plain, temperature=sampling.temperature if temperature is None else temperature),
-        render=make_render(recipe, policy),
-        decode=make_decode(policy),
+        conversation=conversation,
         samples=recipe.evaluate.samples,
         seed=recipe.seed,
         max_invalid_frac=recipe.rollout.max_invalid_frac,
     )
-
-
-def make_collect(
-    recipe: Recipe, policy: Policy, engine: Engine, parts: Sequence[Part], sampling: Sampling
-) -> Callable[[int], list[Episode]]:
-    """The student's rollouts for `train`; worked solutions for `sft` and `pretrain`."""
-
-    render_prompt = make_render(recipe, policy)
-
-    def rollouts(step: int) -> list[Episode]:
-        prompts = draw_prompts(parts, seed=recipe.seed, step=step, count=recipe.rollout.prompts_per_step)
-        draws = [
-            Draw(
-                prompt=prompt,
-                group=f"{step}/{number}",
-                samples=recipe.rollout.num_generations,
-                seed=int(np.random.SeedSequence([recipe.seed, step, number]).generate_state(1)[0]),
-            )
-            for number, prompt in enumerate(prompts)
-        ]
-        return play(engine, draws, sampling=sampling, render=render_prompt, decode=make_decode(policy))
-
-    def solutions(step: int) -> list[Episode]:
-        tasks = {part.name: part.task for part in parts}
-        prompts = draw_prompts(parts, seed=recipe.seed, step=step, count=recipe.supervised.batch_size)
-        return [
-            written_episode(
-                prompt,
-                f"{step}/{number}",
-                tasks[prompt.task].solution(prompt),
-                render=render_prompt,
-                render_whole=lambda p, answer: render(policy.tokenizer, p.messages, answer=answer),
-                stop_ids=policy.stop_ids,
-                whole_text=recipe.kind == "pretrain",
-                max_length=policy.context,
-            )
-            for number, prompt in enumerate(prompts)
-        ]
-
-    return rollouts if recipe.kind == "train" else solutions
 
 
 def evaluate_recipe(recipe: Recipe, *, weights: Path | None) -> Metrics:
@@ -271,5 +209,6 @@ def evaluate_recipe(recipe: Recipe, *, weights: Path | None) -> Metrics:
         )
     policy = load_student(start, stages={}, device=device)
     parts = [make_part(recipe, share) for share in recipe.tasks]
-    evaluator = make_evaluator(recipe, policy, make_engine(recipe, policy), parts, make_sampling(recipe, policy))
+    conversation, sampling = make_conversation(recipe, policy), make_sampling(recipe, policy)
+    evaluator = make_evaluator(recipe, conversation, make_engine(recipe, policy), parts, sampling)
     return evaluator.evaluate(recipe.evaluate.final_prompts or recipe.evaluate.prompts, final=True)

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from codriver.collecting import Conversation
 from codriver.observe.metrics import Metrics, pass_at_k
-from codriver.rollout.play import Decode, Draw, Render, play
+from codriver.rollout.play import Draw, play
 from codriver.rollout.protocol import Engine, Sampling
 from codriver.tasks.mix import Verifier
 from codriver.tasks.protocol import Task
@@ -29,8 +30,7 @@ class Evaluator:
     final_sets: Sequence[EvaluationSet]
     """Evaluated at the end as well."""
     sampling: Sampling
-    render: Render
-    decode: Decode
+    conversation: Conversation
     samples: int
     seed: int
     max_invalid_frac: float
@@ -53,7 +53,9 @@ class Evaluator:
             )
             for number, prompt in enumerate(prompts)
         ]
-        episodes = play(self.engine, draws, sampling=self.sampling, render=self.render, decode=self.decode)
+        talk = self.conversation
+        turns = talk.turns(lambda name: chosen.task)
+        episodes = play(self.engine, draws, sampling=self.sampling, render=talk.render, decode=talk.decode, turns=turns)
         verifier = Verifier(tasks=lambda name: chosen.task, max_invalid_frac=self.max_invalid_frac)
         verified = verifier.verify(episodes)
         labels: dict[str, list[bool]] = {}

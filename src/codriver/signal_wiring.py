@@ -119,7 +119,6 @@ def make_learner(recipe: Recipe, policy: Policy, folder: RunFolder, *, judges: M
         adam=AdamSettings(
             betas=optimizer.betas, weight_decay=optimizer.weight_decay, max_grad_norm=optimizer.max_grad_norm
         ),
-        temperature=recipe.rollout.temperature if recipe.kind == "train" else 1.0,
         save_batch=folder.save_failed_batch,
         judges=judges,
         num_iterations=optimizer.num_iterations if recipe.kind == "train" else 1,

@@ -1,12 +1,14 @@
 """Checks that need the task registry or the list of tiny models; run with the recipe's own before anything loads."""
 
 import re
+from collections.abc import Sequence
 
 from codriver.errors import problem
 from codriver.models.presets import PRESETS
 from codriver.recipe.schema import Recipe, TaskShare
 from codriver.signals.legality import refuse_illegal_pair, refuse_truncated_sampling
-from codriver.tasks.registry import option_problems
+from codriver.tasks.protocol import HasEnvironment
+from codriver.tasks.registry import make_task, option_problems
 
 PLACEHOLDERS = ("solution", "answer")
 
@@ -15,7 +17,23 @@ def check_tasks(recipe: Recipe) -> list[str]:
     """Names and options of tasks and evaluation sets, data files included."""
     entries: list[tuple[str, TaskShare]] = [(f"tasks.{i}", share) for i, share in enumerate(recipe.tasks)]
     entries += [(f"evaluate.sets.{name}", share) for name, share in recipe.evaluate.sets.items()]
-    return [f"{path}.{text}" for path, share in entries for text in option_problems(share.task, share.options)]
+    problems = [f"{path}.{text}" for path, share in entries for text in option_problems(share.task, share.options)]
+    return problems or _episode_length_problems(recipe, [share for _, share in entries])
+
+
+def _episode_length_problems(recipe: Recipe, shares: Sequence[TaskShare]) -> list[str]:
+    """Turns can only be bounded by someone who knows the task."""
+    of_turns = [s.task for s in shares if isinstance(make_task(s.task, s.options), HasEnvironment)]
+    said = recipe.rollout.max_episode_length
+    if of_turns and not said:
+        expected = f"the tokens of a whole episode, since {of_turns[0]} has several turns"
+        advice = "write a number that holds the prompt, all completions and all observations"
+        return [problem("rollout.max_episode_length", said, expected, advice)]
+    if said and not of_turns:
+        expected = "0: no task here has several turns"
+        advice = "remove it; max_prompt_length and max_completion_length bound a single turn"
+        return [problem("rollout.max_episode_length", said, expected, advice)]
+    return []
 
 
 def check_models(recipe: Recipe) -> list[str]:

@@ -57,20 +57,23 @@ def make_pool(
     for name in sorted({part.teacher for part in parts if part.teacher}) if recipe.needs_teacher else ():
         spec = recipe.teachers[name]
         model = load(recipe.student.model if spec.model == INITIAL else spec.model, name)
-        temperature = spec.temperature or recipe.rollout.temperature
-        teachers[name] = _local(
-            name, model, recipe, policy, temperature, prompt=_hinted_prompt(spec, model, parts) if spec.hint else None
-        )
-        judges[name] = Judge(head=output_head(model.model, policy.vocab_size), temperature=temperature)
+        prompt = _hinted_prompt(spec, model, parts) if spec.hint else None
+        teachers[name] = _local(name, model, recipe, policy, spec.temperature, prompt=prompt)
+        judges[name] = Judge(head=output_head(model.model, policy.vocab_size), temperature=spec.temperature)
     reference = None
     if recipe.kind == "train" and recipe.signals.reference.coef > 0:
         start = load(recipe.student.model, "reference")
-        reference = _local("reference", start, recipe, policy, recipe.rollout.temperature)
+        reference = _local("reference", start, recipe, policy, None)
     return Pool(teachers=teachers, judges=judges, reference=reference)
 
 
 def _local(
-    name: str, model: Policy, recipe: Recipe, policy: Policy, temperature: float, prompt: HintedPrompt | None = None
+    name: str,
+    model: Policy,
+    recipe: Recipe,
+    policy: Policy,
+    temperature: float | None,
+    prompt: HintedPrompt | None = None,
 ) -> Teacher:
     return LocalTeacher(
         name=name,

@@ -61,7 +61,6 @@ def learner_for(model, teacher, signal, name, **changes):
         terms={signal: term_of(signal, name)},
         learning_rate=lambda step: 1e-2,
         adam=AdamSettings(),
-        temperature=1.0,
         save_batch=lambda batch, reason: "nowhere",
         judges=judges,
     )
@@ -174,7 +173,6 @@ def test_several_steps_on_a_batch_take_their_ratio_against_the_student_before_th
         terms={"supervised": spy},
         learning_rate=lambda s: 0.05,
         adam=AdamSettings(),
-        temperature=1.0,
         save_batch=lambda b, r: "",
         num_iterations=3,
     )

@@ -42,7 +42,6 @@ def learner(model, signals=("outcome", "distill", "reference", "supervised"), **
         terms={s: TERMS[s] for s in signals},
         learning_rate=lambda step: 0.1,
         adam=AdamSettings(),
-        temperature=1.0,
         save_batch=lambda batch, reason: "nowhere",
     )
     return Learner(model, **(settings | changes))

@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 
 from codriver.errors import InputError
-from codriver.rollout.play import Draw, play, written_episode
+from codriver.rollout.play import Draw, play
 from codriver.rollout.protocol import Completion, Sampling
+from codriver.rollout.written import written_episode
 from tests.records import a_prompt
 
 

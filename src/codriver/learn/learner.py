@@ -24,6 +24,7 @@ from codriver.models.logprob_head import (
     over_distributions,
 )
 from codriver.models.packing import MicroBatch, TokenSequence, pack
+from codriver.models.score import row_temperature
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +39,8 @@ class Judge:
     """What rebuilds a teacher's distributions from the hidden states that it handed over."""
 
     head: Head
-    temperature: float
+    temperature: float | None
+    """None: each episode's own."""
 
 
 SaveBatch = Callable[[Sequence[Allocated], str], str]
@@ -59,7 +61,6 @@ class Learner:
         terms: Mapping[str, Term],
         learning_rate: Callable[[int], float],
         adam: AdamSettings,
-        temperature: float,
         save_batch: SaveBatch,
         judges: Mapping[str, Judge] = MappingProxyType({}),
         num_iterations: int = 1,
@@ -67,7 +68,7 @@ class Learner:
         head_chunk_tokens: int = 4096,
         gradient_checkpointing: bool = False,
     ) -> None:
-        self.model, self.vocab_size, self.terms, self.temperature = model, vocab_size, dict(terms), temperature
+        self.model, self.vocab_size, self.terms = model, vocab_size, dict(terms)
         self.micro_batch_tokens, self.head_chunk_tokens = micro_batch_tokens, head_chunk_tokens
         self.learning_rate, self.max_grad_norm, self.save_batch = learning_rate, adam.max_grad_norm, save_batch
         self.judges, self.num_iterations = dict(judges), num_iterations
@@ -136,10 +137,10 @@ class Learner:
         self.model.train(self.uses_checkpointing)
         for micro in self._micro_batches(batch, reached):
             num_padding += micro.num_padding
-            hidden = hidden_states(self.model, micro)
-            logp, entropy = self._logp_and_entropy(hidden, micro, head)
-            _file_facts(facts, micro, logp, entropy)
             members = [batch[i] for i in micro.members]
+            hidden = hidden_states(self.model, micro)
+            logp, entropy = self._logp_and_entropy(members, hidden, micro, head)
+            _file_facts(facts, micro, logp, entropy)
             tokens = tokens_of(
                 members,
                 logp,
@@ -158,8 +159,10 @@ class Learner:
         self.model.eval()
         for micro in self._micro_batches(batch, [not is_reached for is_reached in reached]):
             num_padding += micro.num_padding
+            members = [batch[i] for i in micro.members]
             with torch.no_grad():  # no signal reaches them: measured for the metrics, without a backward pass
-                _file_facts(facts, micro, *self._logp_and_entropy(hidden_states(self.model, micro), micro, head))
+                hidden = hidden_states(self.model, micro)
+                _file_facts(facts, micro, *self._logp_and_entropy(members, hidden, micro, head))
         return total, tuple(facts), num_padding
 
     def _micro_batches(self, batch: Sequence[Allocated], wanted: Sequence[bool]) -> list[MicroBatch]:
@@ -171,10 +174,12 @@ class Learner:
         ]
         return pack(sequences, max_tokens=self.micro_batch_tokens, device=self.parameters[0].device)
 
-    def _logp_and_entropy(self, hidden: Tensor, micro: MicroBatch, head: Head) -> tuple[Tensor, Tensor]:
-        return chosen_logp(
-            hidden, head, micro.targets_N, temperature=self.temperature, chunk_rows=self.head_chunk_tokens
-        )
+    def _logp_and_entropy(
+        self, members: Sequence[Allocated], hidden: Tensor, micro: MicroBatch, head: Head
+    ) -> tuple[Tensor, Tensor]:
+        """Under the distribution that sampled: at each episode's own temperature."""
+        rows = row_temperature([e.temperature for e in members], micro.counts, like=hidden)
+        return chosen_logp(hidden, head, micro.targets_N, temperature=rows, chunk_rows=self.head_chunk_tokens)
 
     def _over_distributions(
         self, members: Sequence[Allocated], hidden: Tensor, head: Head, ids: Tensor, value: Value
@@ -185,7 +190,10 @@ class Learner:
         for name in sorted(set(owner) - {""}):
             judge = self.judges[name]
             rows = torch.from_numpy(np.flatnonzero(owner == name)).to(hidden.device)
-            views = [e.teacher.hidden for e in members if e.teacher and e.teacher.teacher == name]
+            judged = [e for e in members if e.teacher and e.teacher.teacher == name]
+            views = [e.teacher.hidden for e in judged if e.teacher]
+            counts, own = [e.num_sampled for e in judged], [e.temperature for e in judged]
+            of_judge = [judge.temperature or temperature for temperature in own]
             values = over_distributions(
                 value,
                 hidden[rows],
@@ -193,8 +201,8 @@ class Learner:
                 torch.from_numpy(np.concatenate([v for v in views if v is not None])).to(hidden),
                 judge.head,
                 ids[rows],
-                temperature=self.temperature,
-                teacher_temperature=judge.temperature,
+                temperature=row_temperature(own, counts, like=hidden),
+                teacher_temperature=row_temperature(of_judge, counts, like=hidden),
                 chunk_rows=self.head_chunk_tokens,
             )
             out = out.index_put((rows,), values.to(out.dtype))

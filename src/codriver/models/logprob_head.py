@@ -6,7 +6,7 @@ time, and each chunk's logits are recomputed in the backward pass instead of bei
 Shape suffixes:  B, L, N as in `packing`,  H = hidden size,  V = vocabulary.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,9 @@ from codriver.models.packing import MicroBatch
 
 Head = Callable[[Tensor], Tensor]
 """hidden_NH -> logits_NV in float32 (float64 stays float64)."""
+
+Temperature = float | Tensor
+"""One for all rows, or [N]."""
 
 PROBE_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-8}
 
@@ -53,41 +56,39 @@ def output_head(model: nn.Module, vocab_size: int) -> Head:
 
 
 def chosen_logp(
-    hidden_NH: Tensor, head: Head, targets_N: Tensor, *, temperature: float = 1.0, chunk_rows: int = 4096
+    hidden_NH: Tensor, head: Head, targets_N: Tensor, *, temperature: Temperature = 1.0, chunk_rows: int = 4096
 ) -> tuple[Tensor, Tensor]:
     """log p(target) and the entropy of p, with p = softmax(logits / temperature).
 
     Args:
         hidden_NH:   carries gradient if the student's.
-        temperature: of the sampling distribution; > 0.
+        temperature: of the sampling distribution, one or [N]; > 0.
         chunk_rows:  rows of logits that exist at a time; the result does not depend on it.
     Returns:
         (logp_N, entropy_N) in nats, float32 (float64 for a float64 model). logp carries gradient, entropy does not.
     Raises:
         ValueError: temperature <= 0, or hidden and targets differ in length.
     """
-    if temperature <= 0:
+    if not (bool((temperature > 0).all()) if isinstance(temperature, Tensor) else temperature > 0):
         raise ValueError(f"chosen_logp: temperature must be above 0, got {temperature}")
     if len(hidden_NH) != len(targets_N):
         raise ValueError(
             f"chosen_logp: expected one target per row, got {len(hidden_NH)} rows, {len(targets_N)} targets"
         )
 
-    def one_chunk(hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        logits = head(hidden) / temperature if temperature != 1.0 else head(hidden)
-        logp = logits.log_softmax(-1)
+    def one_chunk(hidden: Tensor, targets: Tensor, rows_temperature: Temperature) -> tuple[Tensor, Tensor]:
+        logp = _divided(head(hidden), rows_temperature).log_softmax(-1)
         with torch.no_grad():
             entropy = -(logp.exp() * logp).sum(-1)
         return logp.gather(-1, targets[:, None]).squeeze(-1), entropy
 
     if len(hidden_NH) <= chunk_rows:
-        return one_chunk(hidden_NH, targets_N)
+        return one_chunk(hidden_NH, targets_N, temperature)
     parts = []
-    for hidden, targets in zip(torch.split(hidden_NH, chunk_rows), torch.split(targets_N, chunk_rows), strict=True):
-        keep = torch.is_grad_enabled() and hidden.requires_grad
-        parts.append(
-            checkpoint(one_chunk, hidden, targets, use_reentrant=False) if keep else one_chunk(hidden, targets)
-        )
+    rows = (torch.split(hidden_NH, chunk_rows), torch.split(targets_N, chunk_rows))
+    for chunk in zip(*rows, _split(temperature, chunk_rows, len(hidden_NH)), strict=True):
+        keep = torch.is_grad_enabled() and chunk[0].requires_grad
+        parts.append(checkpoint(one_chunk, *chunk, use_reentrant=False) if keep else one_chunk(*chunk))
     logp, entropy = zip(*parts, strict=True)
     return torch.cat(logp), torch.cat(entropy)
 
@@ -125,8 +126,8 @@ def over_distributions(
     teacher_head: Head,
     ids_N: Tensor,
     *,
-    temperature: float = 1.0,
-    teacher_temperature: float = 1.0,
+    temperature: Temperature = 1.0,
+    teacher_temperature: Temperature = 1.0,
     chunk_rows: int = 4096,
 ) -> Tensor:
     """`value` of the whole next-token distributions of both sides, a chunk of rows at a time: [N].
@@ -135,14 +136,31 @@ def over_distributions(
     neither side ever has a [tokens x vocabulary] tensor for the whole batch. The teacher's side carries no gradient.
     """
 
-    def one_chunk(hidden: Tensor, teacher_hidden: Tensor, ids: Tensor) -> Tensor:
-        student_logp = (head(hidden) / temperature).log_softmax(-1)
+    def one_chunk(
+        hidden: Tensor, teacher_hidden: Tensor, ids: Tensor, scale: Temperature, teacher_scale: Temperature
+    ) -> Tensor:
+        student_logp = _divided(head(hidden), scale).log_softmax(-1)
         with torch.no_grad():
-            teacher_logp = (teacher_head(teacher_hidden) / teacher_temperature).log_softmax(-1).to(student_logp.dtype)
+            teacher_logits = _divided(teacher_head(teacher_hidden), teacher_scale)
+            teacher_logp = teacher_logits.log_softmax(-1).to(student_logp.dtype)
         return value(student_logp, teacher_logp, ids)
 
     parts = []
-    for chunk in zip(*(torch.split(x, chunk_rows) for x in (hidden_NH, teacher_hidden_NH, ids_N)), strict=True):
+    rows = [torch.split(x, chunk_rows) for x in (hidden_NH, teacher_hidden_NH, ids_N)]
+    scales = [_split(x, chunk_rows, len(hidden_NH)) for x in (temperature, teacher_temperature)]
+    for chunk in zip(*rows, *scales, strict=True):
         keep = torch.is_grad_enabled() and chunk[0].requires_grad and len(hidden_NH) > chunk_rows
         parts.append(checkpoint(one_chunk, *chunk, use_reentrant=False) if keep else one_chunk(*chunk))
     return torch.cat(parts)
+
+
+def _divided(logits_NV: Tensor, temperature: Temperature) -> Tensor:
+    if isinstance(temperature, Tensor):
+        return logits_NV / temperature.to(logits_NV)[:, None]
+    return logits_NV if temperature == 1.0 else logits_NV / temperature
+
+
+def _split(temperature: Temperature, chunk_rows: int, num_rows: int) -> Sequence[Temperature]:
+    if isinstance(temperature, Tensor):
+        return torch.split(temperature, chunk_rows)
+    return [temperature] * -(-num_rows // chunk_rows)

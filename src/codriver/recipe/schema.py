@@ -93,6 +93,11 @@ class Rollout(Section):
     """0 is off."""
     min_p: Annotated[float, Field(ge=0, lt=1)] = 0.0
     stop_strings: tuple[str, ...] = ()
+    max_episode_length: Count = 0
+    """Tokens of an episode of several turns: prompt, all completions and all observations. A longer one ends with finish
+    `context`. Needed where a task has several turns; 0: a prompt and one completion."""
+    environment_timeout_s: NonNegative = 60.0
+    """Wall time of one answer of an environment; a slower one makes the verdict `invalid`. 0: no limit."""
     max_slots: AtLeastOne = 128
     """Completions sampled at the same time: rows of the key-value cache."""
     max_invalid_frac: Fraction = 0.2

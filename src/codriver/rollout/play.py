@@ -1,20 +1,12 @@
-"""Episodes from an engine (the student writes) or from solutions (a data set writes)."""
+"""Episodes from an engine: the student writes, environments answer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from codriver.episode import Episode, Int, Prompt
-from codriver.errors import InputError
-from codriver.rollout.protocol import Completion, Engine, Request, Sampling
-
-Render = Callable[[Prompt], Int]
-"""A prompt's ids, ready for the assistant to write."""
-RenderWhole = Callable[[Prompt, str], Int]
-"""The ids of a prompt and the assistant's answer."""
-Decode = Callable[[Int, str], str]
-"""Text of sampled ids, without special tokens and without the stop string given."""
+from codriver.episode import Episode, Prompt
+from codriver.rollout.protocol import Engine, Sampling
+from codriver.rollout.script import Decode, Render, Script, Turns
+from codriver.rollout.worlds import Worlds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,92 +20,40 @@ class Draw:
     seed: int
 
 
-def play(engine: Engine, draws: Sequence[Draw], *, sampling: Sampling, render: Render, decode: Decode) -> list[Episode]:
-    """Sample every draw's completions; episodes come back in the order of the draws, whatever ended first."""
-    requests, owners = [], {}
-    for draw in draws:
-        prompt_ids = render(draw.prompt)
-        for sample in range(draw.samples):
-            name = f"{draw.group}/{sample}"
-            seed = int(np.random.SeedSequence([draw.seed, sample]).generate_state(1, np.uint64)[0])
-            requests.append(Request(id=name, prompt_ids=prompt_ids, sampling=sampling, seed=seed))
-            owners[name] = (draw, prompt_ids)
-    engine.submit(requests)
-    done: dict[str, Completion] = {}
-    while engine.num_pending:
-        for completion in engine.step():
-            done[completion.id] = completion
-    return [sampled_episode(*owners[r.id], done[r.id], decode) for r in requests]
-
-
-def sampled_episode(draw: Draw, prompt_ids: Int, completion: Completion, decode: Decode) -> Episode:
-    """One turn: the prompt's ids, then the very ids that were sampled."""
-    before, sampled = len(prompt_ids), len(completion.token_ids)
-
-    def column(values: np.ndarray, fill: float, kind: type) -> np.ndarray:
-        return np.concatenate([np.full(before, fill, kind), values.astype(kind)])
-
-    return Episode(
-        id=completion.id,
-        prompt=draw.prompt,
-        group=draw.group,
-        author="student",
-        token_ids=np.concatenate([prompt_ids, completion.token_ids]).astype(np.int64),
-        trainable=np.arange(before + sampled) >= before,
-        behaviour_logp=column(completion.logp, 0.0, np.float32),
-        kept_logp=column(completion.kept_logp, 0.0, np.float32),
-        policy_version=column(completion.version, -1, np.int64),
-        turn=column(np.zeros(sampled), -1, np.int64),
-        completions=(decode(completion.token_ids, completion.stop_string),),
-        finish=completion.finish,
-    )
-
-
-def written_episode(
-    prompt: Prompt,
-    group: str,
-    solution: str,
+def play(
+    engine: Engine,
+    draws: Sequence[Draw],
     *,
+    sampling: Sampling,
     render: Render,
-    render_whole: RenderWhole,
-    stop_ids: Sequence[int],
-    whole_text: bool,
-    max_length: int,
-) -> Episode:
-    """A worked solution as an episode: the answer's tokens up to its stop token are trainable, or all of the text.
+    decode: Decode,
+    turns: Turns | None = None,
+) -> list[Episode]:
+    """Sample every draw's episodes; they come back in the order of the draws, whatever ended first.
 
-    Raises:
-        InputError: there is no solution, it is too long, or the template does not put it behind the prompt.
+    Token-in, token-out: a later turn's prompt is the very ids of the episode so far, then the observation's ids.
     """
-    if not solution:
-        raise InputError(
-            f"prompt {prompt.id}: its task gives no solution, so there is nothing to learn from in this stage"
-        )
-    prompt_ids, ids = render(prompt), render_whole(prompt, solution)
-    before = len(prompt_ids)
-    if not np.array_equal(ids[:before], prompt_ids):
-        raise InputError(
-            f"prompt {prompt.id}: the chat template renders a conversation with its answer differently from the prompt "
-            f"alone (first difference at token {int(np.argmin(ids[:before] == prompt_ids[: len(ids)]))}); "
-            f"supervised tokens would not be those that sampling continues"
-        )
-    stops = np.flatnonzero(np.isin(ids[before:], list(stop_ids)))
-    ids = ids[: before + int(stops[0]) + 1] if len(stops) else ids  # some templates add text behind the stop token
-    if len(ids) > max_length:
-        raise InputError(f"prompt {prompt.id}: {len(ids)} tokens with its solution, but the context holds {max_length}")
-    zeros = np.zeros(len(ids), np.float32)
-    trainable = np.arange(len(ids)) >= (1 if whole_text else before)
-    return Episode(
-        id=f"{group}/0",
-        prompt=prompt,
-        group=group,
-        author="dataset",
-        token_ids=ids.astype(np.int64),
-        trainable=trainable,
-        behaviour_logp=zeros,
-        kept_logp=zeros,
-        policy_version=np.full(len(ids), -1, np.int64),
-        turn=np.where(trainable, 0, -1).astype(np.int64),
-        completions=(solution,),
-        finish="stop",
-    )
+    scripts: dict[str, Script] = {}
+    opened: list[Script] = []
+    with Worlds(timeout_s=turns.timeout_s if turns else 0.0) as worlds:
+        for draw in draws:
+            prompt_ids = render(draw.prompt)
+            for sample in range(draw.samples):
+                script = Script(f"{draw.group}/{sample}", draw.prompt, draw.group, prompt_ids, [draw.seed, sample])
+                scripts[script.id] = script
+                if (environment := turns.environment(draw.prompt) if turns else None) is not None:
+                    script.has_world = True
+                    worlds.start(script.id, environment)
+                else:
+                    opened.append(script)
+        engine.submit([script.request(sampling) for script in opened])
+        while engine.num_pending or worlds.num_pending:
+            for completion in engine.step() if engine.num_pending else ():
+                script = scripts[completion.id]
+                script.take(completion, decode(completion.token_ids, completion.stop_string))
+                if script.has_world and completion.finish in ("stop", "length"):
+                    worlds.step(script.id, script.completions[-1])
+            if turns is not None:
+                answers = worlds.poll(wait=not engine.num_pending)
+                engine.submit([scripts[i].request(sampling) for i, a in answers if scripts[i].goes_on(a, turns)])
+    return [script.episode(sampling.temperature) for script in scripts.values()]

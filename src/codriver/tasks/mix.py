@@ -79,7 +79,7 @@ class Verifier:
 
     def _judge(self, episode: Episode) -> Verdict:
         if episode.finish == "error":
-            return Verdict.invalid("the engine gave no whole completion")
+            return Verdict.invalid(str(episode.facts.get("error", "the engine gave no whole completion")))
         if episode.finish == "cut":
             return Verdict.invalid("the rollout was cut before its end")
         why = ""

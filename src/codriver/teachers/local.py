@@ -36,7 +36,8 @@ class LocalTeacher:
     model: nn.Module
     vocab_size: int
     """Ids shared with the student: rows of the head beyond them are padding."""
-    temperature: float
+    temperature: float | None
+    """None: each episode's own, as the student's log-probs."""
     max_length: int
     """Context of the model, in tokens."""
     version: int = 0
@@ -57,7 +58,7 @@ class LocalTeacher:
             self.model,
             sequences,
             vocab_size=self.vocab_size,
-            temperature=self.temperature,
+            temperature=[self.temperature or episode.temperature for episode in episodes],
             keep_hidden=self.keep_hidden,
             micro_batch_tokens=self.micro_batch_tokens,
         )
