@@ -27,8 +27,9 @@ from codriver.rollout.protocol import Engine, Sampling
 from codriver.rollout.torch_engine import TorchEngine
 from codriver.run import Run
 from codriver.signal_wiring import Coefficients, make_learner, make_scorer, signal_shares
-from codriver.tasks.mix import Part, Verifier
+from codriver.tasks.mix import Part
 from codriver.tasks.registry import make_task
+from codriver.tasks.verifier import Verifier
 from codriver.teacher_pool import make_pool
 
 
@@ -97,9 +98,7 @@ def assemble(
         timer=timer,
         interrupted=interrupted,
     )
-    verifier = Verifier(
-        tasks={part.name: part.task for part in parts}.__getitem__, max_invalid_frac=recipe.rollout.max_invalid_frac
-    )
+    verifier = make_verifier(recipe, conversation, parts)
     scorer = make_scorer(recipe, pool)
     run = Run(
         next_step=next_step,
@@ -173,6 +172,16 @@ def make_engine(recipe: Recipe, policy: Policy) -> Engine:
     )
 
 
+def make_verifier(recipe: Recipe, conversation: Conversation, parts: Sequence[Part]) -> Verifier:
+    return Verifier(
+        tasks={part.name: part.task for part in parts}.__getitem__,
+        max_invalid_frac=recipe.rollout.max_invalid_frac,
+        timeout_s=recipe.rollout.verify_timeout_s,
+        threads=recipe.rollout.verify_threads,
+        decode=conversation.decode,
+    )
+
+
 def make_evaluator(
     recipe: Recipe, conversation: Conversation, engine: Engine, parts: Sequence[Part], sampling: Sampling
 ) -> Evaluator:
@@ -187,7 +196,7 @@ def make_evaluator(
         conversation=conversation,
         samples=recipe.evaluate.samples,
         seed=recipe.seed,
-        max_invalid_frac=recipe.rollout.max_invalid_frac,
+        verifier=make_verifier(recipe, conversation, parts),
     )
 
 

@@ -179,10 +179,25 @@ class Episode:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class State:
+    """One judged intermediate state of an episode, placed among its tokens."""
+
+    start: int
+    """First token of the episode that the state is about: index into the [T] arrays."""
+    stop: int
+    """Token behind the last one; `start` < `stop`."""
+    label: StateLabel
+    constraint: str = ""
+    """The violated constraint, in words; empty when on path."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Verified(Episode):
     """An episode and its outcome."""
 
     verdict: Verdict
+    states: tuple[State, ...] = ()
+    """In order; empty where the task judges none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

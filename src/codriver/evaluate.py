@@ -9,8 +9,8 @@ from codriver.collecting import Conversation
 from codriver.observe.metrics import Metrics, pass_at_k
 from codriver.rollout.play import Draw, play
 from codriver.rollout.protocol import Engine, Sampling
-from codriver.tasks.mix import Verifier
 from codriver.tasks.protocol import Task
+from codriver.tasks.verifier import Verifier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,8 @@ class Evaluator:
     conversation: Conversation
     samples: int
     seed: int
-    max_invalid_frac: float
+    verifier: Verifier
+    """Asked about each set's own task."""
 
     def evaluate(self, num_prompts: int, *, final: bool) -> Metrics:
         """`eval/<set>/accuracy` (mean over problems and samples), its standard error over problems, pass@k, length."""
@@ -56,8 +57,7 @@ class Evaluator:
         talk = self.conversation
         turns = talk.turns(lambda name: chosen.task)
         episodes = play(self.engine, draws, sampling=self.sampling, render=talk.render, decode=talk.decode, turns=turns)
-        verifier = Verifier(tasks=lambda name: chosen.task, max_invalid_frac=self.max_invalid_frac)
-        verified = verifier.verify(episodes)
+        verified = replace(self.verifier, tasks=lambda name: chosen.task).verify(episodes)
         labels: dict[str, list[bool]] = {}
         for v in verified:
             if v.verdict.label != "invalid":

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from codriver.episode import FINISH_REASONS, VERDICTS, Allocated, Update
+from codriver.episode import FINISH_REASONS, STATES, VERDICTS, Allocated, Update
 
 Metrics = dict[str, float]
 POSITION_BUCKETS = ((0, 16), (16, 64), (64, 256), (256, 1024), (1024, 1 << 40))
@@ -20,6 +20,7 @@ def step_metrics(batch: Sequence[Allocated], update: Update) -> Metrics:
     metrics = update_metrics(update) | signal_metrics(batch, update) | throughput_counts(batch, update)
     if sampled:
         metrics |= reward_metrics(sampled) | group_metrics(sampled) | completion_metrics(sampled)
+        metrics |= state_metrics(sampled)
         metrics |= policy_metrics(batch, update) | teacher_metrics(batch, update)
     return metrics
 
@@ -96,6 +97,15 @@ def completion_metrics(batch: Sequence[Allocated]) -> Metrics:
         "completions/clipped_ratio": _mean([f in ("length", "context") for f in finishes]),
     }
     return metrics | {f"completions/finish/{r}": _mean([f == r for f in finishes]) for r in FINISH_REASONS}
+
+
+def state_metrics(batch: Sequence[Allocated]) -> Metrics:
+    """Shares of the judged states; turns of an episode. Nothing where no task judges states or has several turns."""
+    labels = [state.label for e in batch for state in e.states]
+    metrics: Metrics = {f"state/{s}": _mean([label == s for label in labels]) for s in STATES} if labels else {}
+    if any(e.observations for e in batch):
+        metrics["completions/mean_turns"] = _mean([len(e.completions) for e in batch])
+    return metrics
 
 
 def policy_metrics(batch: Sequence[Allocated], update: Update) -> Metrics:

@@ -100,6 +100,10 @@ class Rollout(Section):
     """Wall time of one answer of an environment; a slower one makes the verdict `invalid`. 0: no limit."""
     max_slots: AtLeastOne = 128
     """Completions sampled at the same time: rows of the key-value cache."""
+    verify_timeout_s: NonNegative = 60.0
+    """Wall time of one verdict, from when its verifier starts. A slower one is asked once more, then it is `invalid`."""
+    verify_threads: AtLeastOne = 4
+    """Verdicts at the same time: for verifiers that wait for a process or a server."""
     max_invalid_frac: Fraction = 0.2
     """A step with a larger share of failed verifications stops the run."""
 

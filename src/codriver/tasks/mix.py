@@ -1,16 +1,12 @@
 """Which problems a step draws: a pure function of the seed and the step, so that a resumed run continues exactly."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from codriver.episode import Episode, Prompt, Verdict, Verified
-from codriver.errors import CodriverError
+from codriver.episode import Prompt
 from codriver.tasks.protocol import Task
-
-ATTEMPTS = 2
-"""A verifier that fails is asked once more; then the episode is `invalid`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,36 +52,3 @@ def _drawn_before(bounds: np.ndarray, position: int, k: int) -> int:
         return position
     spots = (np.arange(position) * 0.6180339887498949) % 1.0
     return int((np.searchsorted(bounds, spots, side="right").clip(max=len(bounds) - 1) == k).sum())
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verifier:
-    """Judges episodes by their own task; counts what could not be judged."""
-
-    tasks: Callable[[str], Task]
-    """The task that an episode's prompt names."""
-    max_invalid_frac: float
-
-    def verify(self, episodes: Sequence[Episode]) -> list[Verified]:
-        """Raises CodriverError: more than `max_invalid_frac` of the batch could not be judged."""
-        verified = [episode.advance(Verified, verdict=self._judge(episode)) for episode in episodes]
-        invalid = [v for v in verified if v.verdict.label == "invalid"]
-        if len(invalid) > self.max_invalid_frac * len(verified):
-            raise CodriverError(
-                f"{len(invalid)} of {len(verified)} verdicts are invalid (limit {self.max_invalid_frac:.0%}); "
-                f"the first: episode {invalid[0].id}: {invalid[0].verdict.detail}"
-            )
-        return verified
-
-    def _judge(self, episode: Episode) -> Verdict:
-        if episode.finish == "error":
-            return Verdict.invalid(str(episode.facts.get("error", "the engine gave no whole completion")))
-        if episode.finish == "cut":
-            return Verdict.invalid("the rollout was cut before its end")
-        why = ""
-        for _ in range(ATTEMPTS):
-            try:
-                return self.tasks(episode.prompt.task).verify(episode)
-            except Exception as error:  # a user's verifier may raise anything; it becomes a counted verdict
-                why = f"{type(error).__name__}: {error}"
-        return Verdict.invalid(why)
