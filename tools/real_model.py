@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def is_complete(out: Path) -> bool:
     """Whether there is nothing left to do. Raises NotAvailable: something else is in the way."""
-    from codriver.models.load import check_folder
+    from codriver.models.folder import check_folder
 
     if not out.exists():
         return False

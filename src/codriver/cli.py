@@ -129,15 +129,13 @@ def recipes(
 def read_plan(recipe: str, overrides: list[str]) -> "Plan":
     """Load and check a recipe without importing torch. Raises RecipeError with all of its problems."""
     from codriver.recipe.load import load_plan
-    from codriver.recipe.preflight import check_combinations, check_files
+    from codriver.recipe.preflight import check_combinations
     from codriver.task_check import check_models, check_signals, check_tasks
 
     path = Path(recipe)
     if not path.exists() and path.suffix == "" and recipe in shipped_recipes():
         path = shipped_recipes()[recipe]
-    return load_plan(
-        path, overrides, checks=[check_combinations, check_files, check_models, check_signals, check_tasks]
-    )
+    return load_plan(path, overrides, checks=[check_combinations, check_models, check_signals, check_tasks])
 
 
 def shipped_recipes() -> dict[str, Path]:

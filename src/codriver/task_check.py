@@ -2,14 +2,18 @@
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from codriver.errors import problem
+from codriver.models.folder import check_folder
 from codriver.models.presets import PRESETS
 from codriver.recipe.schema import Recipe, TaskShare
 from codriver.signals.legality import refuse_illegal_pair, refuse_truncated_sampling
 from codriver.tasks.protocol import HasEnvironment
 from codriver.tasks.registry import make_task, option_problems
 
+INITIAL = "student"
+"""Model name of a self-teacher."""
 PLACEHOLDERS = ("solution", "answer")
 
 
@@ -37,7 +41,7 @@ def _episode_length_problems(recipe: Recipe, shares: Sequence[TaskShare]) -> lis
 
 
 def check_models(recipe: Recipe) -> list[str]:
-    """Presets of tiny models; placeholders of hints."""
+    """Models that are not there or not whole, without opening a tensor; placeholders of hints."""
     models = {"student.model": recipe.student.model}
     problems = []
     if recipe.needs_teacher:
@@ -47,11 +51,27 @@ def check_models(recipe: Recipe) -> list[str]:
             if unknown:
                 expected = "placeholders " + ", ".join(f"{{{p}}}" for p in PLACEHOLDERS)
                 problems.append(problem(f"teachers.{name}.hint", unknown, expected, "use one of those"))
-    for path, model in models.items():
-        preset = model.removeprefix("tiny:")
-        if preset != model and preset not in PRESETS:
-            problems.append(problem(path, model, f"tiny: and one of {', '.join(PRESETS)}", "write one of those"))
-    return problems
+    return problems + [text for path, model in models.items() for text in _model_problems(path, model)]
+
+
+def _model_problems(path: str, model: str) -> list[str]:
+    preset = model.removeprefix("tiny:")
+    if preset != model:
+        expected = f"tiny: and one of {', '.join(PRESETS)}"
+        return [] if preset in PRESETS else [problem(path, model, expected, "write one of those")]
+    if model == INITIAL or model.startswith("stage:"):
+        return []
+    folder = Path(model).expanduser()
+    looks_local = model.startswith((".", "/", "~")) or model.endswith(".gguf") or model.count("/") > 1
+    if not folder.exists():
+        if not looks_local:
+            return []  # a hub id; whether it can be had is known when it is asked for
+        return [problem(path, model, "a folder or file that exists", "correct the path (relative to where you run)")]
+    if folder.is_file():
+        expected, advice = "a model folder or a .gguf file", "give the folder that holds config.json"
+        return [] if folder.suffix == ".gguf" else [problem(path, model, expected, advice)]
+    found = (text.removeprefix(f"{folder}: ").partition("; ") for text in check_folder(folder))
+    return [problem(path, model, f"a whole model folder ({lack})", advice) for lack, _, advice in found]
 
 
 def check_signals(recipe: Recipe) -> list[str]:

@@ -13,7 +13,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from codriver.errors import InputError
 from codriver.models import load
-from codriver.models.load import UNBOUNDED_CONTEXT, check_folder, convert_gguf, load_policy, save_policy
+from codriver.models.folder import check_folder
+from codriver.models.load import UNBOUNDED_CONTEXT, convert_gguf, load_policy, save_policy
 from codriver.models.presets import PRESETS
 from codriver.models.tiny import CHARACTERS, make_tiny
 

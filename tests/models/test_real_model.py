@@ -12,7 +12,8 @@ from tools import real_model
 
 from codriver.episode import Message
 from codriver.errors import InputError
-from codriver.models.load import GGUF_SOURCE, check_folder, load_policy, save_policy
+from codriver.models.folder import check_folder
+from codriver.models.load import GGUF_SOURCE, load_policy, save_policy
 from codriver.models.render import decode_completion, render, render_with_hint
 from codriver.models.tiny import character_tokenizer
 from codriver.models.vocabulary import require_same_vocabulary

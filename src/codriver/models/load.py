@@ -18,14 +18,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTra
 from transformers.utils import logging
 
 from codriver.errors import InputError
+from codriver.models.folder import check_folder
 from codriver.models.lora import has_adapter, merged_copy, save_adapter
 from codriver.models.tiny import make_tiny
 from codriver.models.vocabulary import real_vocab_size
 
 UNBOUNDED_CONTEXT = 1 << 30
 """Positions of a model whose config names no limit."""
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
-WEIGHTS = ("*.safetensors", "*.bin")
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 GGUF_SOURCE = "gguf_source.json"
 """In a converted folder: size and time of the file that it was made from."""
@@ -75,31 +74,6 @@ def load_policy(
     else:
         model, tokenizer = _load(_source(name, stages), name, kind)
     return _policy(name, model.to(device).eval(), tokenizer)
-
-
-def check_folder(folder: Path) -> list[str]:
-    """What a model folder lacks, without opening a tensor; empty when it can be loaded."""
-    if not folder.is_dir():
-        return [f"{folder}: no such folder; correct the path (relative to where you run)"]
-    problems = []
-    if not (folder / "config.json").is_file():
-        advice = "give the folder that save_pretrained wrote"
-        if (folder / "adapter_config.json").is_file():
-            advice = "this is an adapter: give the folder of the merged model (a run's `final`)"
-        problems.append(f"{folder}: no config.json; {advice}")
-    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
-        problems.append(f"{folder}: no tokenizer ({', '.join(TOKENIZER_FILES)}); tokenizer.save_pretrained(folder)")
-    if not any(file for pattern in WEIGHTS for file in folder.glob(pattern)):
-        problems.append(f"{folder}: no weights ({', '.join(WEIGHTS)}); save the model into it, or copy it again")
-    for index in folder.glob("*.index.json"):
-        try:
-            shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-        except (ValueError, KeyError):
-            problems.append(f"{index}: not readable; copy it again")
-            continue
-        if missing := [shard for shard in shards if not (folder / shard).is_file()]:
-            problems.append(f"{folder}: lacks {', '.join(missing)}, named in {index.name}; copy the folder again")
-    return problems
 
 
 def save_policy(policy: Policy, folder: Path, *, merge: bool = False) -> None:

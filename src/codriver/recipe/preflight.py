@@ -1,13 +1,9 @@
-"""What can be refused before anything loads: combinations that cannot work, files that are not there."""
+"""What can be refused before anything loads: combinations that cannot work."""
 
 import importlib.util
-from pathlib import Path
 
 from codriver.errors import problem
 from codriver.recipe.schema import SIGNALS, Recipe
-
-PREFIXES = ("tiny:", "stage:")
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
 def check_combinations(recipe: Recipe) -> list[str]:
@@ -56,38 +52,4 @@ def _teacher_problems(recipe: Recipe) -> list[str]:
             expected = "a hint: a student that judges itself in the same context learns nothing at the first step"
             advice = "set teachers.<name>.hint, such as '{solution}', or give another model"
             problems.append(problem(f"teachers.{name}.hint", teacher.hint, expected, advice))
-    return problems
-
-
-def check_files(recipe: Recipe) -> list[str]:
-    """Model folders and files named in the recipe, without opening a tensor."""
-    problems = _model_problems("student.model", recipe.student.model)
-    if recipe.needs_teacher:
-        for name, teacher in recipe.teachers.items():
-            if teacher.model != "student":
-                problems += _model_problems(f"teachers.{name}.model", teacher.model)
-    return problems
-
-
-def _model_problems(path: str, model: str) -> list[str]:
-    if model.startswith(PREFIXES):
-        return []
-    folder = Path(model).expanduser()
-    looks_local = model.startswith((".", "/", "~")) or model.endswith(".gguf") or model.count("/") > 1
-    if not folder.exists():
-        if not looks_local:
-            return []  # a hub id; whether it can be had is known when it is asked for
-        return [problem(path, model, "a folder or file that exists", "correct the path (relative to where you run)")]
-    if folder.is_file():
-        if folder.suffix == ".gguf":
-            return []
-        return [problem(path, model, "a model folder or a .gguf file", "give the folder that holds config.json")]
-    problems = []
-    if not (folder / "config.json").is_file():
-        problems.append(problem(path, model, "a model folder with config.json", "give the folder of save_pretrained"))
-    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
-        advice = "save the tokenizer into it: tokenizer.save_pretrained(folder)"
-        problems.append(problem(path, model, f"a tokenizer in it ({', '.join(TOKENIZER_FILES)})", advice))
-    if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
-        problems.append(problem(path, model, "weights in it (*.safetensors)", "save the model into it"))
     return problems

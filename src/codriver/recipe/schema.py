@@ -94,14 +94,15 @@ class Rollout(Section):
     min_p: Annotated[float, Field(ge=0, lt=1)] = 0.0
     stop_strings: tuple[str, ...] = ()
     max_episode_length: Count = 0
-    """Tokens of an episode of several turns: prompt, all completions and all observations. A longer one ends with finish
-    `context`. Needed where a task has several turns; 0: a prompt and one completion."""
+    """Tokens of an episode of several turns: prompt, all completions and all observations. A longer one ends with
+    finish `context`. Needed where a task has several turns; 0: a prompt and one completion."""
     environment_timeout_s: NonNegative = 60.0
     """Wall time of one answer of an environment; a slower one makes the verdict `invalid`. 0: no limit."""
     max_slots: AtLeastOne = 128
     """Completions sampled at the same time: rows of the key-value cache."""
     verify_timeout_s: NonNegative = 60.0
-    """Wall time of one verdict, from when its verifier starts. A slower one is asked once more, then it is `invalid`."""
+    """Wall time of one verdict, from when its verifier starts; a slower one is asked once more, then it is `invalid`.
+    0: no limit."""
     verify_threads: AtLeastOne = 4
     """Verdicts at the same time: for verifiers that wait for a process or a server."""
     max_invalid_frac: Fraction = 0.2
