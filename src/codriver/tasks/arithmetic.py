@@ -5,19 +5,30 @@ chained   3+8-5:      3+8=11-5=6#6
 words     What is 3 + 8 - 5? ...      3 + 8 = 11\\n11 - 5 = 6\\nAnswer: 6
 """
 
-import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from codriver.episode import Episode, Message, Prompt, Verdict
-from codriver.tasks.protocol import HELD_OUT_SHARE, Split
-from codriver.verify.working import Form, check_working
+from codriver.episode import Episode, Message, Prompt, StateCheck, StateLabel, Verdict
+from codriver.tasks.final_state import settled
+from codriver.tasks.protocol import Split
+from codriver.tasks.split import draw_problem
+from codriver.verify.working import (
+    Form,
+    Working,
+    check_working,
+    right_steps,
+    written_answers,
+    written_steps,
+    wrong_step,
+)
 
 WORDS_QUESTION = "What is {problem}? Write each step, then write Answer: and the number."
 ENDING = {"compact": "=", "chained": ":"}
+TYPED = re.compile(r"[0-9]{1,9}([+-][0-9]{1,9}){1,50}", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,19 +75,15 @@ class Arithmetic:
         return "arithmetic"
 
     def prompts(self, split: Split, *, seed: int, start: int, count: int) -> Sequence[Prompt]:
-        return [self._prompt(split, seed, number) for number in range(start, start + count)]
+        return [
+            self._prompt(split, draw_problem(self._draw, str, split, seed=seed, number=number))
+            for number in range(start, start + count)
+        ]
 
     def solution(self, prompt: Prompt) -> str:
         """The working from left to right, in the task's style."""
-        text = prompt.id.rpartition("/")[2]
-        steps, value = [], None
-        for sign, number in _terms(text):
-            if value is None:
-                value = number
-                continue
-            result = self._reduce(value + number if sign == "+" else value - number)
-            steps.append((value, sign, number, result))
-            value = result
+        steps = right_steps(_terms(prompt.id.rpartition("/")[2]), self.modulus)
+        value = steps[-1][3]
         if self.style == "compact":
             return "".join(f"{a}{sign}{b}={c};" for a, sign, b, c in steps) + f"#{value}"
         if self.style == "chained":
@@ -84,8 +91,7 @@ class Arithmetic:
         return "".join(f"{a} {sign} {b} = {c}\n" for a, sign, b, c in steps) + f"Answer: {value}"
 
     def verify(self, episode: Episode) -> Verdict:
-        problem = episode.prompt.id.rpartition("/")[2]
-        found = check_working(episode.text, terms=_terms(problem), modulus=self.modulus, form=self.style)
+        found = self._working(episode)
         ended = episode.finish in ("stop", "environment")
         answer_right = ended and found.answer is not None and found.answer == int(episode.prompt.reference)
         parts: dict[str, float | None] = {"answer": float(answer_right), "working": found.right_step_frac}
@@ -95,23 +101,56 @@ class Arithmetic:
         right = answer_right and (self.check == "answer" or found.all_steps_right)
         return Verdict(label="correct" if right else "incorrect", reward=float(right), parts=parts, detail=found.detail)
 
-    def _prompt(self, split: Split, seed: int, number: int) -> Prompt:
-        """Draw until the problem's hash falls into the split; the same number gives the same problem for ever."""
-        random = np.random.default_rng([seed, number, split == "heldout"])
-        while True:
-            problem = self._draw(random)
-            if is_held_out(problem) == (split == "heldout"):
-                break
-        value = 0
-        for sign, term in _terms(problem):
-            value = self._reduce(value + term if sign == "+" else value - term)
+    def check_states(self, episode: Episode) -> Sequence[StateCheck]:
+        """One state a written step, one an answer, and the end (`settled`).
+
+        A step is judged as `verify` does, at its place and from the true running value. A wrong one is recoverable
+        where only the answer counts (the next step may go on from the true value) and irrecoverable under
+        `check: working`, which never reads a step again. What is written after the last step is not judged.
+        """
+        right = right_steps(_terms(episode.prompt.id.rpartition("/")[2]), self.modulus)
+        wrong_label: StateLabel = "recoverable" if self.check == "answer" else "irrecoverable"
+        checks = []
+        for number, written in enumerate(written_steps(episode.text, self.style)):
+            label: StateLabel = "on_path"
+            constraint = ""
+            if number >= len(right):
+                label, constraint = "unknown", f"all {len(right)} steps stand before it"
+            elif written.step != right[number]:
+                label, constraint = wrong_label, wrong_step(number, written.step, right[number])
+            if written.start < written.stop:
+                checks.append(_state(written.start, written.stop, label, constraint))
+        working = self._working(episode)
+        for start, stop, value in written_answers(episode.text, self.style):
+            if value != right[-1][3]:
+                checks.append(_state(start, stop, "irrecoverable", f"the answer is {right[-1][3]}, written {value}"))
+            elif self.check == "working" and not working.all_steps_right:
+                checks.append(_state(start, stop, "recoverable", working.detail))
+            else:
+                checks.append(_state(start, stop, "on_path", ""))
+        return settled(episode, self.verify(episode), checks)
+
+    def prompt_of(self, gold: str) -> Prompt:
+        """`gold` is a problem, such as `3+8-5`: numbers alone would leave the steps open."""
+        problem = "".join(gold.split())
+        if not TYPED.fullmatch(problem):
+            raise ValueError(f"gold: got {gold[:60]!r}, expected a problem such as '3+8-5', change: write one")
+        return self._prompt("typed", problem)
+
+    def _working(self, episode: Episode) -> Working:
+        terms = _terms(episode.prompt.id.rpartition("/")[2])
+        return check_working(episode.text, terms=terms, modulus=self.modulus, form=self.style)
+
+    def _prompt(self, split: str, problem: str) -> Prompt:
+        terms = _terms(problem)
         spaced = problem.replace("+", " + ").replace("-", " - ")
         content = WORDS_QUESTION.format(problem=spaced) if self.style == "words" else problem + ENDING[self.style]
         return Prompt(
             id=f"arithmetic/{split}/{problem}",
             task="arithmetic",
             messages=(Message(role="user", content=content),),
-            reference=str(value),
+            reference=str(right_steps(terms, self.modulus)[-1][3]),
+            level=f"operands={len(terms)}",
         )
 
     def _draw(self, random: np.random.Generator) -> str:
@@ -134,9 +173,8 @@ class Arithmetic:
         return value % self.modulus if self.modulus else value
 
 
-def is_held_out(problem: str) -> bool:
-    """Whether a problem belongs to the held-out split, in every run, for every seed."""
-    return hashlib.sha256(problem.encode()).digest()[0] % HELD_OUT_SHARE == 0
+def _state(start: int, stop: int, label: StateLabel, constraint: str) -> StateCheck:
+    return StateCheck(turn=0, start=start, stop=stop, label=label, constraint=constraint)
 
 
 def _terms(problem: str) -> list[tuple[str, int]]:

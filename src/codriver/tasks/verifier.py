@@ -60,11 +60,13 @@ class Verifier:
         return [(Verdict.invalid(a), ()) if isinstance(a, str) else a for a in answers]
 
     def _attempts(self, episode: Episode) -> "Judged":
+        why = ""
         for _ in range(ATTEMPTS):
             answer = self._judge(episode)
             if not isinstance(answer, str):
                 return answer
-        return Verdict.invalid(answer), ()
+            why = answer
+        return Verdict.invalid(why), ()
 
     def _judge(self, episode: Episode) -> "Judged | str":
         """The verdict and the states, or why there is none."""

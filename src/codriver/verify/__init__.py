@@ -2,5 +2,5 @@
 
 Takes:      text and the reference answer.
 Gives:      what is right, what is wrong, and where.
-May import: codriver.errors
+May import: codriver.errors, sympy, latex2sympy2_extended
 """
