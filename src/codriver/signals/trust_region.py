@@ -50,7 +50,7 @@ def mask_outliers(advantage: Tensor, trust: Tensor) -> Tensor:
     tensor([-0., 1.])
     """
     require_same_shape("mask_outliers", advantage=advantage, trust=trust)
-    return precise((trust * advantage).detach())
+    return precise(trust.detach()) * precise(advantage.detach())
 
 
 def clip_outliers(advantage: Tensor, trust: Tensor, *, bound: float) -> Tensor:
