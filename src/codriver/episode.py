@@ -303,6 +303,9 @@ class Update:
     """Padding positions that were computed."""
     facts: tuple[TokenFacts, ...]
     """One per episode, in the batch's order."""
+    clip_frac: tuple[float, float] | None = None
+    """Share of the tokens that the outcome reached whose ratio is stopped at the low and at the high bound, in the last
+    pass over the batch; None where no outcome reached any."""
 
 
 def _require_one_length(episode: Episode, names: tuple[str, ...], length: int) -> None:

@@ -13,10 +13,12 @@ from codriver.episode import Allocated, Update
 from codriver.learn.distill_terms import DistillSettings, distill_term
 from codriver.learn.learner import AdamSettings, Judge, Learner
 from codriver.learn.objective import (
+    Clipping,
     Correction,
     Term,
     importance_correction,
     no_correction,
+    outcome_clipping,
     outcome_term,
     reference_term,
     supervised_term,
@@ -66,6 +68,16 @@ def signal_terms(recipe: Recipe) -> dict[str, Term]:
         "supervised": supervised_term(),
     }
     return {name: terms[name] for name in signal_shares(recipe)}
+
+
+def signal_clipping(recipe: Recipe) -> Clipping | None:
+    """Which tokens the bounds of the outcome's ratio stop; None where there is no outcome."""
+    outcome = recipe.signals.outcome
+    if "outcome" not in signal_shares(recipe):
+        return None
+    return outcome_clipping(
+        clip_low=outcome.clip_low, clip_high=outcome.clip_high, loss=outcome.loss, ratio=outcome.ratio
+    )
 
 
 def signal_correction(recipe: Recipe) -> Correction:
@@ -121,6 +133,7 @@ def make_learner(recipe: Recipe, policy: Policy, folder: RunFolder, *, judges: M
         ),
         save_batch=folder.save_failed_batch,
         judges=judges,
+        clipping=signal_clipping(recipe),
         num_iterations=optimizer.num_iterations if recipe.kind == "train" else 1,
         micro_batch_tokens=recipe.learner.micro_batch_tokens,
         head_chunk_tokens=recipe.learner.head_chunk_tokens,

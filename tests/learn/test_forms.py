@@ -14,7 +14,7 @@ from codriver.allocation import Share, allocate
 from codriver.episode import TeacherView
 from codriver.learn.learner import AdamSettings, Judge, Learner
 from codriver.models.logprob_head import output_head
-from codriver.models.packing import TokenSequence
+from codriver.models.packing import TokenSequence, pack
 from codriver.models.score import score_tokens
 from tests.conftest import tiny_llama
 from tests.learn.forms import ALL, DISTILL, term_of
@@ -98,6 +98,25 @@ def test_loss_and_gradient_do_not_depend_on_how_the_batch_is_cut(signal, name):
         other_loss, other_grad, _ = gradient_of(signal, name, records, prox=moved, **how)
         assert other_loss == pytest.approx(loss, abs=1e-6), how
         torch.testing.assert_close(other_grad, grad, atol=1e-8, rtol=1e-5, msg=str(how))
+
+
+@pytest.mark.parametrize(("signal", "name"), ALL, ids=lambda x: x)
+def test_the_side_of_the_padding_changes_nothing(signal, name, monkeypatch):
+    """Left-padded rectangles need a mask and position ids of their own; right-padded ones do not."""
+    records = a_batch(tiny_llama(seed=9))
+    loss, grad, _ = gradient_of(signal, name, records)
+    sides = []
+
+    def pack_left(*args, **options):
+        made = pack(*args, side="left", **options)
+        sides.extend(m.attention_mask_BL is not None and m.num_padding > 0 for m in made)
+        return made
+
+    monkeypatch.setattr("codriver.learn.learner.pack", pack_left)
+    other_loss, other_grad, _ = gradient_of(signal, name, records)
+    assert any(sides)
+    assert other_loss == pytest.approx(loss, abs=1e-6)
+    torch.testing.assert_close(other_grad, grad, atol=1e-7, rtol=1e-4)
 
 
 def _rank(rank, port, folder):

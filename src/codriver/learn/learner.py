@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from codriver.episode import Allocated, Episode, TokenFacts, Update
 from codriver.errors import NonFiniteLoss
-from codriver.learn.objective import Term, Tokens, weighted_losses
+from codriver.learn.objective import Clipping, Term, Tokens, weighted_losses
 from codriver.models.logprob_head import (
     Head,
     Value,
@@ -63,6 +63,7 @@ class Learner:
         adam: AdamSettings,
         save_batch: SaveBatch,
         judges: Mapping[str, Judge] = MappingProxyType({}),
+        clipping: Clipping | None = None,
         num_iterations: int = 1,
         micro_batch_tokens: int = 16384,
         head_chunk_tokens: int = 4096,
@@ -71,8 +72,9 @@ class Learner:
         self.model, self.vocab_size, self.terms = model, vocab_size, dict(terms)
         self.micro_batch_tokens, self.head_chunk_tokens = micro_batch_tokens, head_chunk_tokens
         self.learning_rate, self.max_grad_norm, self.save_batch = learning_rate, adam.max_grad_norm, save_batch
-        self.judges, self.num_iterations = dict(judges), num_iterations
+        self.judges, self.num_iterations, self.clipping = dict(judges), num_iterations, clipping
         self.num_steps_done = 0
+        self._num_clipped = np.zeros(3, np.int64)
         disable_dropout(model)
         self.uses_checkpointing = gradient_checkpointing
         if gradient_checkpointing:
@@ -97,6 +99,7 @@ class Learner:
         before: tuple[TokenFacts, ...] | None = None
         for _ in range(self.num_iterations):
             self.optimizer.zero_grad(set_to_none=True)
+            self._num_clipped = np.zeros(3, np.int64)
             signal_loss, facts, num_padding = self._accumulate(batch, prox=before)
             before = before or facts
             loss = sum(signal_loss.values())
@@ -115,7 +118,12 @@ class Learner:
             num_tokens=sum(episode.num_sampled for episode in batch),
             num_padding=num_padding,
             facts=before or (),
+            clip_frac=self._clip_frac(),
         )
+
+    def _clip_frac(self) -> tuple[float, float] | None:
+        low, high, num_reached = self._num_clipped.tolist()
+        return (low / num_reached, high / num_reached) if num_reached else None
 
     def state_dict(self) -> dict[str, Any]:
         return {"optimizer": self.optimizer.state_dict(), "num_steps_done": self.num_steps_done}
@@ -131,11 +139,11 @@ class Learner:
         total = dict.fromkeys(self.terms, 0.0)
         empty = np.zeros(0, np.float32)
         facts = [TokenFacts(student_logp=empty, student_entropy=empty)] * len(batch)
-        reached = [any(e.weights[signal].weight.any() for signal in self.terms) for e in batch]
+        is_reached = [any(e.weights[signal].weight.any() for signal in self.terms) for e in batch]
         num_padding = 0
         # transformers recomputes activations only in training mode; dropout is off either way.
         self.model.train(self.uses_checkpointing)
-        for micro in self._micro_batches(batch, reached):
+        for micro in self._micro_batches(batch, is_reached):
             num_padding += micro.num_padding
             members = [batch[i] for i in micro.members]
             hidden = hidden_states(self.model, micro)
@@ -147,7 +155,12 @@ class Learner:
                 prox_logp=[prox[i].student_logp for i in micro.members] if prox else None,
                 over_distributions=partial(self._over_distributions, members, hidden, head, micro.targets_N),
             )
-            losses = weighted_losses(tokens, self.terms, weights_of(members, self.terms, logp))
+            weights = weights_of(members, self.terms, logp)
+            losses = weighted_losses(tokens, self.terms, weights)
+            if self.clipping and "outcome" in weights:
+                reached = weights["outcome"] != 0
+                low, high = (int((stopped & reached).sum()) for stopped in self.clipping(tokens))
+                self._num_clipped += (low, high, int(reached.sum()))
             whole = torch.stack(list(losses.values())).sum()
             if not torch.isfinite(whole.detach()):
                 self._refuse(
@@ -157,7 +170,7 @@ class Learner:
             for signal, value in losses.items():
                 total[signal] += float(value.detach())
         self.model.eval()
-        for micro in self._micro_batches(batch, [not is_reached for is_reached in reached]):
+        for micro in self._micro_batches(batch, [not it for it in is_reached]):
             num_padding += micro.num_padding
             members = [batch[i] for i in micro.members]
             with torch.no_grad():  # no signal reaches them: measured for the metrics, without a backward pass

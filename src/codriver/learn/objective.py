@@ -97,6 +97,34 @@ def outcome_term(
     return term
 
 
+Clipping = Callable[[Tokens], tuple[Tensor, Tensor]]
+"""[N] bool, twice: tokens whose ratio a bound stops, the low one and the high one; there the term has no gradient (or,
+for CISPO, a bounded weight)."""
+
+
+def outcome_clipping(
+    *,
+    clip_low: float,
+    clip_high: float,
+    loss: Literal["clipped", "cispo"] = "clipped",
+    ratio: Literal["token", "sequence"] = "token",
+) -> Clipping:
+    """Which tokens the bounds of `outcome_term`, with the same settings, stop."""
+
+    @torch.no_grad()
+    def stopped(tokens: Tokens) -> tuple[Tensor, Tensor]:
+        everywhere = torch.ones_like(tokens.logp, dtype=torch.bool)
+        value = (tokens.logp - tokens.prox_logp).exp()
+        if ratio == "sequence":
+            value = sequence_ratio(tokens.logp, tokens.prox_logp, everywhere, episode=tokens.episode)
+        low, high = value < 1 - clip_low, value > 1 + clip_high
+        if loss == "cispo":
+            return ~everywhere, high
+        return low & (tokens.outcome_advantage < 0), high & (tokens.outcome_advantage > 0)
+
+    return stopped
+
+
 def _reweighted(tokens: Tokens, how: str) -> Tensor:
     advantage = tokens.outcome_advantage
     teacher_logp = torch.where(tokens.judged, tokens.teacher_logp, tokens.prox_logp)

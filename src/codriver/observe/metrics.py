@@ -27,12 +27,15 @@ def step_metrics(batch: Sequence[Allocated], update: Update) -> Metrics:
 
 def update_metrics(update: Update) -> Metrics:
     entropy = np.concatenate([f.student_entropy for f in update.facts]) if update.facts else np.zeros(0)
-    return {
+    metrics = {
         "policy/grad_norm": update.grad_norm,
         "policy/entropy": _mean(entropy),
         "learning_rate": update.learning_rate,
         "loss": update.loss,
     }
+    if update.clip_frac:
+        metrics["policy/clip_frac_low"], metrics["policy/clip_frac_high"] = update.clip_frac
+    return metrics
 
 
 def signal_metrics(batch: Sequence[Allocated], update: Update) -> Metrics:
