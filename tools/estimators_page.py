@@ -19,6 +19,9 @@ from torch import Tensor
 
 from codriver.signals import divergence, legality, reference, reweight, sampled, support, surrogate, trust_region
 
+sys.path.insert(0, str(Path(__file__).parent))  # run as a script, or imported by its test
+from toy_page import toy  # noqa: E402
+
 ROOT = Path(__file__).parents[1]
 PAGE, RESULTS = ROOT / "docs" / "estimators.md", ROOT / "benchmarks" / "results" / "estimators.json"
 V, K, STATES, POWER = 8, 3, 4, 0.4
@@ -284,49 +287,6 @@ Computed with the functions of `codriver.signals` in float64: {V} tokens, {STATE
 
 Bold is the objective whose exact gradient it points along: cosine above {SAME} in each pair, the lowest shown, and the factor in length. "Nothing" is an expected gradient of 0: the teacher is not heard, whatever it says. "Refused" stands before what would happen: the recipe, or the function, does not allow that use (`signals/legality.py` has the reasons). "Rests at the teacher": the use that trains has gradient 0 where student and teacher agree. The list of top-K rows is the teacher's; with a list of all {V} tokens each becomes its full form.
 """  # noqa: E501
-
-ORDER = "sums in another order, amplified: a change of 1e-13 in the first logits moves these ten seeds by"
-DEVIATIONS = {
-    "kdrl": "GRPO's term is divided by the unbiased deviation (n - 1), the script's by the biased one: 1.6 % less",
-    "opd_rtg": f"{ORDER} 0.0007",
-    "kladv": f"nothing is learned and the policy wanders on sampling noise; {ORDER} 0.08",
-    "k1dir": f"nothing is learned and the policy wanders on sampling noise; {ORDER} 0.02",
-}
-"""Why a mean over the script's ten seeds differs by more than its printed rounding."""
-
-
-def toy(results: dict) -> list[str]:
-    steps = ("5", "20", "80", "320")
-    versions = ", ".join(f"{name} {number}" for name, number in results["versions"].items())
-    lines = [
-        "## In training: a toy",
-        f"`benchmarks/estimators.py`: {results['seeds']} seeds, {results['seconds']} s on {results['threads']} thread, "
-        f"{versions}, commit {results['commit']}. A task of 4 tokens from 8; student and teacher are tables of logits, "
-        f"one row per prefix, {results['steps']} steps of Adam at {results['learning_rate']}. This ranks estimators, "
-        "not methods: nothing generalises. Figures: exact expected reward at a step, mean ± 95 % interval of the mean; "
-        "median and largest norm of the gradient, mean over seeds. Last column: the numpy script redone here draws the "
-        "same rollouts; largest distance of the means over its ten seeds, over all logged steps. It prints three "
-        "digits, so 0.0005 is agreement.",
-    ]
-    for name, part in results["tables"].items():
-        lines += ["", f"### {name}. {part['title'][0].upper()}{part['title'][1:]} (teacher {part['teacher']:.3f})"]
-        lines += ["| method | " + " | ".join(f"step {s}" for s in steps) + " | gradient, median / max | to numpy |"]
-        lines += ["|---|" + "---:|" * (len(steps) + 2)]
-        for m in part["methods"].values():
-            cells = [f"{m['reward'][s]['mean']:.3f} ± {m['reward'][s]['half_width'] or 0:.3f}" for s in steps]
-            cells.append(f"{m['norm_median']:.3f} / {m['norm_max']:.3f}")
-            cells.append(f"{distance(m):.4f}" if "numpy" in m else "-")
-            lines.append(f"| {m['label']} | {' | '.join(cells)} |")
-    lines += ["", "### Where the two differ"]
-    for name, part in results["tables"].items():
-        for key, m in part["methods"].items():
-            if "numpy" in m and distance(m) > 0.00056:
-                lines.append(f"- {name}, {m['label']} ({distance(m):.4f}): {DEVIATIONS[key]}.")
-    return lines
-
-
-def distance(method: dict) -> float:
-    return max(abs(method["reward"][step]["mean_10"] - x) for step, x in method["numpy"].items())
 
 
 def page() -> str:

@@ -1,98 +1,14 @@
 """The engine against a plain full forward, and its promises about seeds, slots, ends, versions and the model it borrows."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    Gemma3ForCausalLM,
-    Gemma3TextConfig,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
 
 from codriver.errors import InputError
 from codriver.rollout.draw import UNIFORM_BLOCK
-from codriver.rollout.protocol import Completion, Engine, Request, Sampling
-from codriver.rollout.torch_engine import TorchEngine
-
-V = 40  # the tiny models' vocabulary
-SIZES: dict[str, Any] = dict(
-    vocab_size=V, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-    num_key_value_heads=2, max_position_embeddings=512, pad_token_id=None, bos_token_id=None, eos_token_id=None,
-    initializer_range=0.3,
-)  # fmt: skip
-MODELS: dict[str, Callable[[], Any]] = {
-    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES)),
-    "mistral": lambda: MistralForCausalLM(MistralConfig(**SIZES, sliding_window=6)),
-    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES)),
-    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES, head_dim=16)),
-    "gemma3": lambda: Gemma3ForCausalLM(
-        Gemma3TextConfig(**SIZES, head_dim=16, sliding_window=6, layer_types=["sliding_attention", "full_attention"])
-    ),
-    "gpt2": lambda: GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=V,
-            n_embd=32,
-            n_layer=2,
-            n_head=4,
-            n_positions=512,
-            bos_token_id=None,
-            eos_token_id=None,
-            initializer_range=0.3,
-        )  # fmt: skip
-    ),
-}
-
-
-def build(name: str = "llama", dtype: torch.dtype = torch.float32) -> Any:
-    torch.manual_seed(3)
-    return MODELS[name]().to(dtype).eval()
-
-
-def engine(model: Any, **settings: Any) -> TorchEngine:
-    return TorchEngine(model, **{"vocab_size": V, "max_slots": 4, "max_length": 64, **settings})
-
-
-def request(name: object, prompt: Sequence[int] = (1, 2, 3), *, seed: int = 0, **sampling: Any) -> Request:
-    return Request(
-        id=str(name), prompt_ids=np.array(prompt), seed=seed, sampling=Sampling(**{"max_tokens": 12, **sampling})
-    )
-
-
-def finish(engine: Engine, requests: Sequence[Request] = ()) -> dict[str, Completion]:
-    engine.submit(requests)
-    done: dict[str, Completion] = {}
-    while engine.num_pending:
-        done |= {completion.id: completion for completion in engine.step()}
-    return done
-
-
-def crowd(num: int, **sampling: Any) -> list[Request]:
-    """Ragged prompts of 1 to 14 tokens, every third shared, ragged lengths."""
-    rng = np.random.default_rng(1)
-    prompts = [rng.integers(0, V, length).tolist() for length in rng.integers(1, 15, num)]
-    return [
-        request(n, prompts[n - n % 3], seed=n, max_tokens=int(rng.integers(1, 25)), **sampling) for n in range(num)
-    ]  # fmt: skip
-
-
-def full_logp(model: Any, request: Request, completion: Completion) -> torch.Tensor:
-    """[n, V] the slow way: one forward over prompt and completion without a cache."""
-    ids = torch.tensor([*request.prompt_ids, *completion.token_ids])
-    with torch.no_grad():
-        logits = model(input_ids=ids[None], use_cache=False).logits[0, len(request.prompt_ids) - 1 : -1]
-    return torch.log_softmax(logits.float() / (request.sampling.temperature or 1.0), -1)
+from tests.rollout.engines import MODELS, V, build, crowd, engine, finish, full_logp, request
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -153,83 +69,6 @@ def test_a_long_completion_never_reuses_its_uniforms():
     first, second = got.token_ids[: UNIFORM_BLOCK - 5], got.token_ids[UNIFORM_BLOCK:]
     assert (first == second).mean() < 0.15
     assert np.bincount(got.token_ids, minlength=V).min() > 0
-
-
-class Forwards:
-    """Counts the model's forwards: shapes of input ids."""
-
-    def __init__(self, model: Any) -> None:
-        self.shapes: list[tuple[int, int]] = []
-        model.register_forward_pre_hook(self._count, with_kwargs=True)
-
-    def _count(self, _: Any, __: Any, kwargs: dict[str, Any]) -> None:
-        self.shapes.append(tuple(kwargs["input_ids"].shape))
-
-    @property
-    def prefills(self) -> list[tuple[int, int]]:
-        return [shape for shape in self.shapes if shape[1] > 1]
-
-    @property
-    def decodes(self) -> list[int]:
-        return [rows for rows, width in self.shapes if width == 1]
-
-
-def test_requests_for_one_prompt_share_one_prefill_even_when_they_do_not_fit_at_once():
-    model = build()
-    forwards = Forwards(model)
-    prompts = [list(range(9)), list(range(5)), list(range(9))]
-    requests = [request((p, n), prompts[p], seed=n) for n in range(4) for p in range(3)]
-    done = finish(engine(model, max_slots=3), requests)
-    assert len(done) == 12 and sorted(forwards.prefills) == [(1, 4), (1, 8)]
-    shared = finish(engine(build(), max_slots=1), [request("(2, 3)", prompts[2], seed=3)])
-    assert shared["(2, 3)"].token_ids.tolist() == done["(2, 3)"].token_ids.tolist()
-
-
-def test_ragged_prompts_are_prefilled_together_within_the_budget_sorted_by_length():
-    model = build()
-    forwards = Forwards(model)
-    requests = [request(n, [n] * length) for n, length in enumerate([3, 11, 1, 6, 11, 2, 9])]
-    finish(engine(model, max_slots=8, prefill_tokens=20), requests)
-    # Lengths less the last token: 10 10 | 8 5 | 2 and a 1 that fits with it; the prompt of one token needs no prefill.
-    assert forwards.prefills == [(2, 10), (2, 8), (2, 2)]
-
-
-def test_a_prompt_longer_than_the_budget_is_prefilled_alone():
-    model = build()
-    forwards = Forwards(model)
-    finish(engine(model, prefill_tokens=4), [request(0, [1] * 30), request(1, [2] * 30)])
-    assert forwards.prefills == [(1, 29), (1, 29)]
-
-
-def test_freed_slots_are_refilled_at_once_and_no_dead_row_is_computed():
-    model = build()
-    forwards = Forwards(model)
-    lengths = [7, 2, 5, 1, 4, 3, 6]
-    done = finish(engine(model, max_slots=3), [request(n, max_tokens=m, seed=n) for n, m in enumerate(lengths)])
-    assert [len(done[str(n)].token_ids) for n in range(7)] == lengths
-    assert sum(forwards.decodes) == sum(lengths)
-    assert forwards.decodes == sorted(forwards.decodes, reverse=True) and forwards.decodes[0] == 3
-
-
-def test_requests_may_come_while_others_run():
-    model, requests = build(), crowd(6)
-    running = engine(model, max_slots=4)
-    running.submit(requests[:3])
-    done = {c.id: c for _ in range(4) for c in running.step()}
-    done |= finish(running, requests[3:])
-    expected = finish(engine(model), requests)
-    assert {n: c.token_ids.tolist() for n, c in done.items()} == {n: c.token_ids.tolist() for n, c in expected.items()}
-    assert running.step() == []
-
-
-def test_each_of_several_stop_ids_ends_a_completion_and_stays_part_of_it():
-    model = build()
-    free = finish(engine(model), [request(0, max_tokens=30)])["0"].token_ids.tolist()
-    stops = (free[9], free[4])
-    got = finish(engine(model), [request(0, max_tokens=30, stop_ids=stops), request(1, max_tokens=30)])
-    end = min(free.index(s) for s in stops)
-    assert got["0"].finish == "stop" and got["0"].token_ids.tolist() == free[: end + 1]
-    assert got["1"].finish == "length" and got["1"].token_ids.tolist() == free
 
 
 def letters(ids: Sequence[int]) -> str:
