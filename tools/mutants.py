@@ -188,7 +188,7 @@ def main() -> int:
                 finish(running, trees)
         while running:
             finish(running, trees)
-    page = (ROOT / "docs" / "mutants.md").read_text() if (ROOT / "docs" / "mutants.md").exists() else ""
+    page = (ROOT / "docs" / "mutants.md").read_text().replace("\\|", "|")  # a table cell cannot hold a bare pipe
     survivors = [{k: m[k] for k in ("file", "line", "code", "change")} for m in chosen if m["survived"]]
     for m in survivors:
         m["explained"] = any(all(m[k] in row for k in ("file", "code", "change")) for row in page.splitlines())

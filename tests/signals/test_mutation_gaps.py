@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from codriver.signals._inputs import bounded_exp
-from codriver.signals.agreement import WindowMinima
-from codriver.signals.reference import adapted_coefficient
+from codriver.signals.agreement import WindowMinima, window_minimum
+from codriver.signals.reference import adapted_coefficient, kl_estimate
 from codriver.signals.reweight import distilled_rl_advantage, verifier_signed_advantage
+from codriver.signals.sampled import bounded_floor, extrapolated_advantage, mixture_weight
 from codriver.signals.surrogate import cispo, importance_weight, sequence_ratio
 
 
@@ -58,3 +59,35 @@ def test_an_episode_without_sampled_tokens_has_ratio_one_and_a_finite_gradient()
     prox, behaviour = torch.tensor([-3.0, -1.0]), torch.tensor([-1.0, -1.0])
     weight = importance_weight(prox, behaviour, mode="geometric_mask", low=0.9, high=1.1, mask=none)
     assert weight.tolist() == [1.0, 1.0]
+
+
+def test_the_size_of_an_advantage_does_not_enter_the_exponent():
+    A, teacher, student = torch.tensor([2.0]), torch.tensor([-1.0]), torch.tensor([-1.1])
+    assert float(verifier_signed_advantage(A, teacher, student)) == pytest.approx(2 * math.exp(0.1))
+
+
+def test_an_extrapolated_advantage_carries_no_gradient():
+    student = torch.tensor([-1.0], requires_grad=True)
+    assert not extrapolated_advantage(torch.tensor([-2.0]), student, torch.tensor([-3.0]), strength=2.0).requires_grad
+
+
+def test_a_rollout_of_one_token_has_a_window_of_one():
+    assert window_minimum(torch.tensor([[3.0]]), torch.tensor([1]), window=1).tolist() == [3.0]
+
+
+def test_a_floor_of_nothing_is_refused_by_name():
+    with pytest.raises(ValueError, match="mixing must be in"):
+        bounded_floor(torch.tensor([1.0]), mixing=0.0)
+
+
+def test_a_mixture_weight_is_finite_whatever_is_ruled_out():
+    none, some = torch.tensor([-math.inf]), torch.tensor([-1.0])
+    assert float(mixture_weight(none, none, teacher_share=0.2)) == 1.0
+    assert float(mixture_weight(none, some, teacher_share=0.2)) == pytest.approx(1 / 0.8)
+    only_teacher = float(mixture_weight(some, none, teacher_share=0.2))
+    assert only_teacher == pytest.approx(math.exp(-80) / 0.2, rel=1e-4)
+
+
+def test_k3_counts_a_log_ratio_up_to_twenty_nats_in_both_its_parts():
+    zero, far = torch.zeros(1, dtype=torch.float64), torch.full((1,), 21.0, dtype=torch.float64)
+    assert float(kl_estimate(zero, far, kind="k3")) == pytest.approx(math.exp(20.0) - 21.0, rel=1e-12)
