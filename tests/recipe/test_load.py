@@ -1,10 +1,12 @@
 import time
+from pathlib import Path
 
 import pytest
 import yaml
 
 from codriver.cli import read_plan
 from codriver.errors import InputError, RecipeError
+from codriver.recipe.load import apply_overrides, load_plan
 
 GOOD = {
     "name": "demo",
@@ -227,3 +229,21 @@ def test_a_malformed_row_of_a_data_set_is_named_with_file_and_line(tmp_path):
         and f"{data}:3: nothing in column 'answer'" in found
         and f"{data}:4: not JSON" in found
     )
+
+
+def test_an_override_beats_the_file_in_every_stage_that_sets_the_key_itself():
+    tree = {"a": {"b": 1}, "stages": [{"name": "x", "a": {"b": 2}}, {"name": "y", "a": {"c": 3}}, {"name": "z"}]}
+    found = apply_overrides(tree, ["a.b=7", "stages.y.a.c=8"])
+    assert found == {
+        "a": {"b": 7},
+        "stages": [{"name": "x", "a": {"b": 7}}, {"name": "y", "a": {"c": 8}}, {"name": "z"}],
+    }
+
+
+def test_the_quickstart_takes_another_form_as_an_override_and_says_what_stands_in_its_way():
+    recipe = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
+    with pytest.raises(RecipeError, match=r"override it: signals\.distill\.clip=null"):
+        load_plan(recipe, ["signals.distill.form=full"])
+    plan = load_plan(recipe, ["signals.distill.form=full", "signals.distill.clip=null"])
+    forms = {stage.name: (stage.signals.distill.form, stage.signals.distill.clip) for stage in plan.stages}
+    assert forms["opd"] == forms["both"] == ("full", None)

@@ -81,6 +81,8 @@ def read_yaml(path: Path) -> Tree:
 def apply_overrides(tree: Tree, overrides: Sequence[str]) -> Tree:
     """A copy of `tree` with each `key.sub=value` set; list items by number, stages also by name.
 
+    An override beats the file: stages that set the very key themselves get the value too.
+
     >>> apply_overrides({"a": {"b": 1}}, ["a.b=2", "c.d=[x]"])
     {'a': {'b': 2}, 'c': {'d': ['x']}}
     """
@@ -101,6 +103,12 @@ def apply_overrides(tree: Tree, overrides: Sequence[str]) -> Tree:
             node[_index(node, last, key, text)] = value
         else:
             node[last] = value
+        for stage in tree.get("stages") or () if parents and parents[0] != "stages" else ():
+            holder = stage
+            for part in parents:
+                holder = holder.get(part) if isinstance(holder, dict) else None
+            if isinstance(holder, dict) and last in holder:
+                holder[last] = copy.deepcopy(value)
     return tree
 
 
@@ -270,7 +278,9 @@ def _without_effect(stages: Sequence[Recipe]) -> list[str]:
     idle = [stage.signals.distill.idle_keys() for stage in training if stage.signals.distill.coef > 0]
     for key in sorted(set.intersection(*idle)) if idle else ():
         expected = "a key that acts with the form, divergence, outlier and bound that are set"
-        problems.append(problem(f"signals.distill.{key}", key, expected, "remove it, or change what it belongs to"))
+        default = yaml.safe_dump(type(training[0].signals.distill).model_fields[key].default).split("\n")[0]
+        advice = f"remove it (or override it: signals.distill.{key}={default}), or change what it belongs to"
+        problems.append(problem(f"signals.distill.{key}", key, expected, advice))
     used = {stage.teacher_of(task) for stage in training if stage.needs_teacher for task in stage.tasks}
     for name in sorted({name for stage in stages for name in stage.teachers} - used):
         advice = f"remove it, or set signals.distill.coef above 0 and route a task to it (`teacher: {name}`)"
